@@ -1,0 +1,158 @@
+"""Every way in which the router refuses or fails a request.
+
+    RouterError                500  internal_error
+    ├── BadRequest             400  invalid_request_error (or a code of its own)
+    ├── Unauthorized           401  invalid_api_key
+    ├── Forbidden              403  forbidden
+    ├── NotFound               404  not_found
+    │   └── ModelNotFound      404  model_not_found
+    ├── MethodNotAllowed       405  method_not_allowed
+    ├── BodyTooLarge           413  request_too_large
+    ├── TooManyRequests        429  queue_full
+    ├── NotAvailableYet        501  not_available_yet
+    ├── ModelUnavailable       503  model_unavailable
+    ├── QueueTimeout           503  queue_timeout
+    ├── RequestTimeout         504  request_timeout
+    ├── WorkerDied             503  worker_died
+    ├── WorkerRefused          (what the worker said)
+    └── ShuttingDown           503  shutting_down
+
+Owns status, code and retry advice; must not know a dialect's JSON (`dialects.py` does).
+"""
+
+from __future__ import annotations
+
+from worker.contract import ErrorPayload
+
+
+class RouterError(Exception):
+    """Root: `str()` is for the client, so it says what happened and what to do next."""
+
+    http_status: int = 500
+    code: str = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        if code is not None:
+            self.code = code
+
+    def to_payload(self) -> ErrorPayload:
+        """Return the error in the form that workers use too, so that one function formats both."""
+        return ErrorPayload(self.http_status, self.code, self.message, self.param, self.retry_after_s)
+
+
+class BadRequest(RouterError):
+    """The client's fault; repeating the request will not help."""
+
+    http_status = 400
+    code = "invalid_request_error"
+
+
+class Unauthorized(RouterError):
+    """No key or a wrong one. The message never says which."""
+
+    http_status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(RouterError):
+    """The key may not do this, or the page that sent the request may not."""
+
+    http_status = 403
+    code = "forbidden"
+
+
+class NotFound(RouterError):
+    """No such route."""
+
+    http_status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No model or alias of this name; the message lists the nearest ones."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(RouterError):
+    """The route exists, for another method."""
+
+    http_status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(RouterError):
+    """The body is longer than `limits.max_body_bytes`."""
+
+    http_status = 413
+    code = "request_too_large"
+
+
+class TooManyRequests(RouterError):
+    """The model's queue is full."""
+
+    http_status = 429
+    code = "queue_full"
+
+
+class NotAvailableYet(RouterError):
+    """A route that a later release will answer."""
+
+    http_status = 501
+    code = "not_available_yet"
+
+
+class ModelUnavailable(RouterError):
+    """The model cannot be loaded now; the message carries the reason that the last attempt gave."""
+
+    http_status = 503
+    code = "model_unavailable"
+
+
+class QueueTimeout(RouterError):
+    """Waited `limits.queue_timeout_s` without getting a place."""
+
+    http_status = 503
+    code = "queue_timeout"
+
+
+class RequestTimeout(RouterError):
+    """The answer took longer than the model's `request_timeout_s`."""
+
+    http_status = 504
+    code = "request_timeout"
+
+
+class WorkerDied(RouterError):
+    """The worker process ended in the middle of this request."""
+
+    http_status = 503
+    code = "worker_died"
+
+
+class ShuttingDown(RouterError):
+    """The router is stopping."""
+
+    http_status = 503
+    code = "shutting_down"
+
+
+class WorkerRefused(RouterError):
+    """The worker answered with an error frame; status, code and text are the worker's."""
+
+    def __init__(self, payload: ErrorPayload) -> None:
+        super().__init__(
+            payload.message, code=payload.code, param=payload.param, retry_after_s=payload.retry_after_s
+        )
+        self.http_status = payload.status

@@ -1,0 +1,1 @@
+"""The worker: one process, one model, many slots. Never imports the router."""

@@ -1,0 +1,1 @@
+"""Messages and text: chat templates. Knows neither tokens nor HTTP."""

@@ -1,0 +1,1 @@
+"""Tokens in, tokens out: slots, scheduling, sampling. Knows neither HTTP nor JSON."""

@@ -1,0 +1,99 @@
+"""What a client asks of the engine and what the engine answers, in tokens.
+
+Plain frozen data; must not know text, JSON or llama.cpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+RequestId = NewType("RequestId", int)
+"""Given by `Engine.submit`; unique within the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to pick a token from a row of logits. Defaults are llama-server's."""
+
+    temperature: float = 0.8
+    """0 = greedy."""
+    top_k: int = 40
+    """0 = off."""
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    """Tokens that the penalties look back on; 0 = none, -1 = the whole context."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, added logit); -inf bans a token."""
+    ignore_eos: bool = False
+    """End tokens are never sampled."""
+    seed: int = 0
+    """Unsigned 64 bits: together with the choice it keys a counter-based generator."""
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate. Checked against the engine's facts before it is submitted."""
+
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    max_tokens: int
+    """At least 1; already clipped to the room in the context."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    external_id: str = ""
+    """The client-visible request id, for `/slots`."""
+    priority: int = 0
+    cache_prompt: bool = True
+    """May reuse tokens that are resident from earlier requests, and leave its own for later ones."""
+    cache_salt: str = ""
+    """Only requests of equal salt share cached prefixes."""
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    """An end token, or a stop string that the text side found."""
+    LENGTH = "length"
+    """`max_tokens` or the context is used up."""
+    ABORT = "abort"
+    """The client left."""
+    ERROR = "error"
+    """The engine could not go on with this sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimings:
+    """Where the time went. Seconds of wall time, tokens as counts."""
+
+    queue_s: float = 0.0
+    prompt_s: float = 0.0
+    """From the slot to the first sampled token."""
+    generation_s: float = 0.0
+    """From the first sampled token to the last."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, reused instead of computed."""
+    generated_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step brought for one request: new tokens, its end, or both."""
+
+    request_id: RequestId
+    tokens: tuple[int, ...] = ()
+    """Sampled tokens in order; an end token is not among them."""
+    num_generated: int = 0
+    """Tokens generated so far, these included."""
+    finish: FinishReason | None = None
+    timings: RequestTimings | None = None
+    """Set together with `finish`, and with the first token."""
+    error: str | None = None
+    """Set when `finish` is ERROR."""
