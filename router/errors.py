@@ -8,11 +8,12 @@
     │   └── ModelNotFound      404  model_not_found
     ├── MethodNotAllowed       405  method_not_allowed
     ├── BodyTooLarge           413  request_too_large
+    ├── UnsupportedMediaType   415  unsupported_media_type
     ├── TooManyRequests        429  queue_full
     ├── NotAvailableYet        501  not_available_yet
     ├── ModelUnavailable       503  model_unavailable
     ├── QueueTimeout           503  queue_timeout
-    ├── RequestTimeout         504  request_timeout
+    ├── RequestTimeout         503  request_timeout
     ├── WorkerDied             503  worker_died
     ├── WorkerRefused          (what the worker said)
     └── ShuttingDown           503  shutting_down
@@ -30,6 +31,8 @@ class RouterError(Exception):
 
     http_status: int = 500
     code: str = "internal_error"
+    default_retry_after_s: float | None = None
+    """Advice to the client where whoever raises the error knows no better."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class RouterError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s if retry_after_s is not None else self.default_retry_after_s
         if code is not None:
             self.code = code
 
@@ -99,6 +102,13 @@ class BodyTooLarge(RouterError):
     code = "request_too_large"
 
 
+class UnsupportedMediaType(RouterError):
+    """The body is not declared as JSON; a page can send such a request without asking the browser first."""
+
+    http_status = 415
+    code = "unsupported_media_type"
+
+
 class TooManyRequests(RouterError):
     """The model's queue is full."""
 
@@ -130,7 +140,7 @@ class QueueTimeout(RouterError):
 class RequestTimeout(RouterError):
     """The answer took longer than the model's `request_timeout_s`."""
 
-    http_status = 504
+    http_status = 503
     code = "request_timeout"
 
 
@@ -146,13 +156,12 @@ class ShuttingDown(RouterError):
 
     http_status = 503
     code = "shutting_down"
+    default_retry_after_s = 5.0
 
 
 class WorkerRefused(RouterError):
     """The worker answered with an error frame; status, code and text are the worker's."""
 
     def __init__(self, payload: ErrorPayload) -> None:
-        super().__init__(
-            payload.message, code=payload.code, param=payload.param, retry_after_s=payload.retry_after_s
-        )
+        super().__init__(payload.message, code=payload.code, param=payload.param, retry_after_s=payload.retry_after_s)
         self.http_status = payload.status

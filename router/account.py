@@ -1,0 +1,96 @@
+"""The account of one request: who asked for what, how long each part took, how it ended.
+
+Owns the closed set of outcomes and the one canonical log line. Must not hold anything that a client wrote in a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from router.errors import QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
+
+
+class Outcome(StrEnum):
+    """How a request ended; a metric label."""
+
+    OK = "ok"
+    CLIENT_GONE = "client_gone"
+    """The client closed the connection first: not a success and not a fault."""
+    TIMEOUT = "timeout"
+    REJECTED = "rejected"
+    """Refused before any work was done, by the router or the worker."""
+    WORKER_DIED = "worker_died"
+    ERROR = "error"
+
+
+def outcome_of(error: RouterError) -> Outcome:
+    """Return how a request ends that `error` ends."""
+    match error:
+        case WorkerDied():
+            return Outcome.WORKER_DIED
+        case QueueTimeout() | RequestTimeout():
+            return Outcome.TIMEOUT
+        case ShuttingDown():
+            return Outcome.REJECTED
+        case _:
+            return Outcome.REJECTED if error.http_status < 500 else Outcome.ERROR
+
+
+@dataclass(slots=True)
+class Account:
+    """Filled in while the request runs. Times in seconds of the event loop's clock."""
+
+    request_id: str
+    route: str
+    accepted_at_s: float
+    model: str = ""
+    """Canonical name; empty until it is known, so that no client can invent metric labels."""
+    alias: str | None = None
+    key_id: str | None = None
+    is_stream: bool = False
+    queue_s: float = 0.0
+    load_s: float = 0.0
+    first_byte_at_s: float | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    finish_reasons: tuple[str, ...] = ()
+    status: int = 200
+    """As the client saw it; an error inside an open stream leaves 200."""
+    outcome: Outcome = Outcome.OK
+    code: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time from acceptance to the answer's first byte."""
+        return None if self.first_byte_at_s is None else self.first_byte_at_s - self.accepted_at_s
+
+    def note_error(self, error: RouterError) -> None:
+        """Record that `error` has ended the request."""
+        self.outcome = outcome_of(error)
+        if self.outcome is Outcome.REJECTED and self.first_byte_at_s is not None:
+            self.outcome = Outcome.ERROR  # work was done and half an answer is out
+        self.code = error.code
+
+    def log_fields(self, now_s: float) -> dict[str, Any]:
+        """Return the fields of the canonical log line; those without a value are left out."""
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "route": self.route,
+            "model": self.model or None,
+            "alias": self.alias,
+            "key": self.key_id,
+            "stream": self.is_stream,
+            "status": self.status,
+            "outcome": self.outcome.value,
+            "code": self.code,
+            "queue_s": round(self.queue_s, 3),
+            "load_s": round(self.load_s, 3),
+            "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 3),
+            "total_s": round(now_s - self.accepted_at_s, 3),
+            "prompt_tokens": self.usage.get("prompt_tokens"),
+            "completion_tokens": self.usage.get("completion_tokens"),
+            "finish": ",".join(self.finish_reasons) or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}

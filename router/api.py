@@ -1,0 +1,124 @@
+"""The routes that run models or list them, in OpenAI's dialect.
+
+Owns reading a request far enough to hand it to `Relay`. Must not judge fields that belong to the worker.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import replace
+
+from aiohttp import web
+
+from router.body import BodyShare, OwnedKeys, check_media_type, dump_body, owned_keys, parse_body, read_body
+from router.catalog import Resolution
+from router.json_reply import json_response
+from router.listing import find_model, list_models, list_statuses
+from router.relay import Call, Relay
+from router.routes import Route
+from router.services import SERVICES, Exchange, Services, current_exchange
+from worker.contract import Header
+
+
+async def run_model(request: web.Request) -> web.StreamResponse:
+    """Answer with what a worker says to the request. Raises: RouterError, ClientGone."""
+    services, exchange = request.app[SERVICES], current_exchange()
+    check_media_type(request)
+    with services.body_memory.share() as share:
+        call = await _read_call(request, services, exchange, share)
+        relay = Relay(
+            call,
+            exchange.reply,
+            account=exchange.account,
+            supervisor=services.supervisor,
+            settings=services.settings,
+            body_share=share,
+        )
+        return await relay.run()
+
+
+async def get_models(request: web.Request) -> web.StreamResponse:
+    """Answer with every model and every listed alias, whether loaded or not."""
+    services = request.app[SERVICES]
+    return json_response({"object": "list", "data": list_models(services.supervisor, services.started_at)})
+
+
+async def get_model(request: web.Request) -> web.StreamResponse:
+    """Answer with one model or alias, hidden ones included. Raises: ModelNotFound."""
+    services = request.app[SERVICES]
+    return json_response(find_model(services.supervisor, services.started_at, request.match_info["id"]))
+
+
+async def get_model_statuses(request: web.Request) -> web.StreamResponse:
+    """Answer with the models in the form of llama-server's router."""
+    services = request.app[SERVICES]
+    return json_response({"object": "list", "data": list_statuses(services.supervisor, services.started_at)})
+
+
+ROUTES = (
+    Route("POST", "/v1/chat/completions", run_model, is_counted=True),
+    Route("POST", "/v1/completions", run_model, is_counted=True),
+    Route("POST", "/chat/completions", run_model, is_counted=True, is_shown=False),
+    Route("POST", "/completions", run_model, is_counted=True, is_shown=False),
+    Route("GET", "/v1/models", get_models),
+    Route("GET", "/v1/models/{id:.+}", get_model),
+    Route("GET", "/models", get_model_statuses),
+)
+
+
+async def _read_call(request: web.Request, services: Services, exchange: Exchange, share: BodyShare) -> Call:
+    account = exchange.account
+    catalog = services.supervisor.catalog
+    raw = await read_body(request, catalog.limits.max_body_bytes, share)
+    body = await parse_body(raw)
+    keys = owned_keys(body.fields)
+    resolution = catalog.resolve(keys.model)
+    spec = resolution.spec
+    account.model = spec.name
+    account.alias = resolution.alias.name if resolution.alias is not None else None
+    exchange.reply.headers |= _client_headers(resolution)
+    if not resolution.rules.is_empty:
+        fields = resolution.rules.apply(body.fields)
+        raw, keys = await dump_body(fields), replace(owned_keys(fields), model=keys.model)
+    account.is_stream = keys.stream
+    return Call(
+        path=account.route,
+        body=raw,
+        headers=_worker_headers(exchange, keys),
+        spec=spec,
+        is_stream=keys.stream,
+        priority=keys.priority,
+        key_id=exchange.grant.key_id,
+    )
+
+
+def _client_headers(resolution: Resolution) -> dict[str, str]:
+    headers = {"X-Corral-Model": _header_value(resolution.spec.name)}
+    if resolution.alias is not None:
+        headers["X-Corral-Alias"] = _header_value(resolution.alias.name)
+    return headers
+
+
+def _worker_headers(exchange: Exchange, keys: OwnedKeys) -> Mapping[str, str]:
+    """Return all headers that the worker gets: nothing of the client's passes."""
+    headers = {
+        "Content-Type": "application/json",
+        Header.REQUEST_ID: exchange.account.request_id,
+        Header.PRIORITY: str(keys.priority),
+        Header.CREATED: str(int(time.time())),
+        Header.SEED: str(secrets.randbits(63)),
+        Header.DIALECT: exchange.dialect.value,
+    }
+    if exchange.grant.key_id is not None:
+        headers[Header.KEY_ID] = _header_value(exchange.grant.key_id)
+    if keys.cache_salt is not None:
+        headers[Header.CACHE_SALT] = keys.cache_salt
+    return headers
+
+
+def _header_value(text: str) -> str:
+    """Return `text` with everything percent-encoded that a header cannot carry."""
+    return urllib.parse.quote(text, safe=" !#$&'()*+,/:;=?@[]^_`{|}~")

@@ -1,0 +1,193 @@
+"""Composition of the HTTP side: routes, and what happens around every handler.
+
+Owns the order in which a request is checked, and is the only place that turns errors into HTTP. Must not start or stop
+anything: `serve.py` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import secrets
+from collections.abc import Mapping
+
+from aiohttp import hdrs, web
+
+from router import admin, api, later, ops
+from router.account import Account, Outcome
+from router.auth import ALL_SCOPES, Grant
+from router.dialects import Dialect
+from router.errors import MethodNotAllowed, NotFound, RouterError, Unauthorized
+from router.reply import ClientGone, Reply
+from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing
+from router.services import SERVICES, Exchange, Services, current_exchange, find_exchange, open_exchange
+from worker.contract import ErrorPayload
+
+_log = logging.getLogger(__name__)
+_requests_log = logging.getLogger("router.requests")
+
+_ROUTES = web.AppKey("routes", Mapping[web.AbstractRoute, Route])
+
+
+def make_app(services: Services) -> web.Application:
+    """Return the application; it answers as soon as it is run."""
+    app = web.Application(middlewares=[_account, _answer_errors, _guard, _authorise])
+    app[SERVICES] = services
+    routes: dict[web.AbstractRoute, Route] = {}
+    for route in _all_routes():
+        methods = (route.method, hdrs.METH_HEAD) if route.method == hdrs.METH_GET else (route.method,)
+        for method in methods:
+            added = app.router.add_route(method, route.path, route.handler, expect_handler=_continue)
+            routes[added] = route
+    app[_ROUTES] = routes
+    app.on_response_prepare.append(_stamp)
+    return app
+
+
+def version() -> str:
+    """Return the version of the installed distribution."""
+    return importlib.metadata.version("llama-corral")
+
+
+def _all_routes() -> tuple[Route, ...]:
+    start = Route("GET", "/", _get_start, scopes=(), is_shown=False)
+    return (*api.ROUTES, *ops.ROUTES, *admin.ROUTES, *later.ROUTES, start)
+
+
+async def _get_start(request: web.Request) -> web.StreamResponse:
+    """Answer with what this server is and what can be asked of it."""
+    lines = [f"Corral {version()}: several GGUF models behind one URL.", ""]
+    lines += [f"{route.method:<5} {route.path.replace(':.+', '')}" for route in _all_routes() if route.is_shown]
+    return web.Response(text="\n".join(lines) + "\n")
+
+
+async def _continue(request: web.Request) -> None:
+    """Tell a client that waits with a long body to send it; an unknown expectation is the client's own affair."""
+    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = "corral"
+    exchange = find_exchange()
+    if exchange is not None:
+        response.headers["X-Request-Id"] = exchange.account.request_id
+
+
+# --- around every handler, from the outside in ------------------------------------------------------------
+
+
+@web.middleware
+async def _account(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Open the request's account, and close it however the request ends."""
+    services = request.app[SERVICES]
+    clock = asyncio.get_running_loop().time
+    route = request.app[_ROUTES].get(request.match_info.route)
+    account = Account(
+        request_id=secrets.token_hex(12),
+        route=_route_label(route),
+        accepted_at_s=clock(),
+    )
+    dialect = Dialect.OPENAI
+    open_exchange(Exchange(account, dialect, Reply(request, dialect), Grant(None, frozenset())))
+    try:
+        response = await handler(request)
+    except asyncio.CancelledError:
+        is_gone = request.transport is None or request.transport.is_closing()
+        account.outcome, account.status = (Outcome.CLIENT_GONE, 499) if is_gone else (Outcome.ERROR, 503)
+        raise
+    except ClientGone:
+        account.outcome, account.status = Outcome.CLIENT_GONE, 499
+        raise ConnectionResetError("the client is gone") from None  # aiohttp ends the connection quietly
+    else:
+        account.status = response.status
+        return response
+    finally:
+        _close_account(services, account, is_counted=route is not None and route.is_counted, now_s=clock())
+
+
+@web.middleware
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure in the client's dialect, by status or, in an open stream, by an event."""
+    exchange = current_exchange()
+    headers: dict[str, str] = {}
+    try:
+        return await handler(request)
+    except ClientGone:
+        raise
+    except web.HTTPException as error:
+        payload = _http_error(request, error)
+        if hdrs.ALLOW in error.headers:
+            headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+        exchange.account.note_error(payload)
+        response = await exchange.reply.fail(payload.to_payload())
+    except RouterError as error:
+        if isinstance(error, Unauthorized):
+            headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
+        exchange.account.note_error(error)
+        response = await exchange.reply.fail(error.to_payload())
+    except Exception:  # noqa: BLE001 - a fault of ours must not look like a hang or an empty reply
+        request_id = exchange.account.request_id
+        _log.exception("a request failed for a reason that nobody foresaw", extra={"request_id": request_id})
+        exchange.account.outcome, exchange.account.code = Outcome.ERROR, RouterError.code
+        text = f"the server failed on this request; its log has the reason under {request_id}"
+        response = await exchange.reply.fail(ErrorPayload(500, RouterError.code, text))
+    if not exchange.reply.is_open:
+        response.headers.update(headers)
+    return response
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    request.app[SERVICES].guard.check(request.headers.get(hdrs.HOST), request.headers.get(hdrs.ORIGIN))
+    return await handler(request)
+
+
+@web.middleware
+async def _authorise(request: web.Request, handler: Handler) -> web.StreamResponse:
+    route = request.app[_ROUTES].get(request.match_info.route)
+    scopes = DEFAULT_SCOPES if route is None else route.scopes
+    exchange = current_exchange()
+    if scopes:
+        exchange.grant = request.app[SERVICES].keys.check(request.headers)
+        exchange.account.key_id = exchange.grant.key_id
+        if route is not None:  # an address that does not exist is told to every key
+            exchange.grant.require(*scopes)
+    else:
+        exchange.grant = Grant(None, ALL_SCOPES)
+    return await handler(request)
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+
+def _route_label(route: Route | None) -> str:
+    """Return a name from a closed set, which may be a metric label."""
+    if route is None:
+        return "other"
+    path = route.path.partition("{")[0].rstrip("/") or "/"
+    return f"/v1{path}" if route.is_counted and not path.startswith("/v1/") else path
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> RouterError:
+    """Return what aiohttp itself refuses as an error of ours."""
+    if isinstance(error, web.HTTPNotFound):
+        return NotFound(describe_missing(request.method, request.path, [route.path for route in _all_routes()]))
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return MethodNotAllowed(f"{request.method} is not possible for {request.path}; use {allowed}")
+    refusal = RouterError(error.reason, code=error.reason.lower().replace(" ", "_"))
+    refusal.http_status = error.status
+    return refusal
+
+
+def _close_account(services: Services, account: Account, *, is_counted: bool, now_s: float) -> None:
+    fields = account.log_fields(now_s)
+    if not is_counted:
+        _requests_log.debug("request", extra=fields)
+        return
+    services.metrics.request_finished(
+        account.model, account.route, account.outcome.value, now_s - account.accepted_at_s
+    )
+    _requests_log.info("request", extra=fields)

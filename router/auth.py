@@ -1,0 +1,157 @@
+"""API keys: which there are, what each may do, and whether a request carries one.
+
+Owns reading keys from settings, files and the environment, and comparing them. Keys are kept as SHA-256 digests
+only, and a refusal never tells which part was wrong. Must not know routes: `app.py` asks for a scope.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from router.catalog import KeySpec
+from router.errors import Forbidden, Unauthorized
+from router.settings import RouterSettings
+
+
+class Scope(StrEnum):
+    """What a key may do; `ADMIN` includes the others."""
+
+    INFERENCE = "inference"
+    METRICS = "metrics"
+    ADMIN = "admin"
+
+
+ALL_SCOPES = frozenset(Scope)
+
+
+class KeyProblem(Exception):
+    """A configured key cannot be read; the message tells which and what to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who sent the request and what they may do."""
+
+    key_id: str | None
+    """None when the server has no keys at all."""
+    scopes: frozenset[Scope]
+
+    def require(self, *scopes: Scope) -> None:
+        """Return if one of `scopes` is granted. Raises: Forbidden, naming what is missing."""
+        if Scope.ADMIN in self.scopes or any(scope in self.scopes for scope in scopes):
+            return
+        wanted = " or ".join(f"`{scope}`" for scope in scopes)
+        raise Forbidden(
+            f"this API key lacks the scope {wanted}: use a key that has it, or add the scope to the key in the "
+            f"server's configuration"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    digest: bytes
+    grant: Grant
+
+
+class KeyRing:
+    """The keys of one server. Empty = no key is asked for."""
+
+    def __init__(self, entries: Iterable[tuple[str, bytes, frozenset[Scope]]] = ()) -> None:
+        """Take (id, SHA-256 digest of the key, scopes) of every key."""
+        self._entries = tuple(_Entry(digest, Grant(id_, scopes)) for id_, digest, scopes in entries)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when anybody who reaches the server may do everything."""
+        return not self._entries
+
+    def check(self, headers: Mapping[str, str]) -> Grant:
+        """Return what the sender of `headers` may do.
+
+        Raises: Unauthorized, with one and the same text whatever was wrong.
+        """
+        if self.is_empty:
+            return Grant(None, ALL_SCOPES)
+        found: Grant | None = None
+        for candidate in _candidates(headers):
+            digest = _digest(candidate)
+            for entry in self._entries:  # all of them, always: the time must not tell which one is near
+                if hmac.compare_digest(digest, entry.digest) and found is None:
+                    found = entry.grant
+        if found is None:
+            raise Unauthorized(
+                "a valid API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
+            )
+        return found
+
+
+def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Mapping[str, str]) -> KeyRing:
+    """Return the keys of the settings, of the key file and of `models.yaml` together.
+
+    Raises: KeyProblem when one is missing or unreadable: the server must not start more open than was meant.
+    """
+    entries: list[tuple[str, bytes, frozenset[Scope]]] = []
+    for scope, prefix, secrets in (
+        (Scope.INFERENCE, "env", settings.api_keys),
+        (Scope.METRICS, "metrics", settings.metrics_keys),
+        (Scope.ADMIN, "admin", settings.admin_keys),
+    ):
+        for number, secret in enumerate(secrets, 1):
+            entries.append((f"{prefix}-{number}", _digest(_plain(secret)), frozenset({scope})))
+    if settings.api_key_file is not None:
+        lines = list(_keys_in(settings.api_key_file, "CORRAL_API_KEY_FILE"))
+        entries += [
+            (f"file-{number}", _digest(key), frozenset({Scope.INFERENCE})) for number, key in enumerate(lines, 1)
+        ]
+    for spec in keys:
+        scopes = frozenset(Scope(scope) for scope in spec.scopes)
+        entries += [(spec.id, digest, scopes) for digest in _spec_digests(spec, environ)]
+    return KeyRing(entries)
+
+
+def _spec_digests(spec: KeySpec, environ: Mapping[str, str]) -> list[bytes]:
+    where = f"keys.{spec.id}"
+    if spec.sha256 is not None:
+        return [bytes.fromhex(spec.sha256)]
+    if spec.env is not None:
+        key = environ.get(spec.env, "").strip()
+        if not key:
+            raise KeyProblem(f"{where}: the environment variable {spec.env} is not set; put the key there")
+        return [_digest(key)]
+    if spec.file is not None:
+        return [_digest(key) for key in _keys_in(spec.file, where)]
+    raise KeyProblem(f"{where}: one of `env`, `file` or `sha256` must tell where the key is")
+
+
+def _keys_in(path: Path, where: str) -> Iterator[str]:
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyProblem(f"{where}: cannot read the keys in {path}: {error}") from None
+    keys = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    if not keys:
+        raise KeyProblem(f"{where}: {path} has no key in it; write one key per line")
+    yield from keys
+
+
+def _candidates(headers: Mapping[str, str]) -> Iterator[str]:
+    scheme, _, value = headers.get("Authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        yield value.strip()
+    if key := headers.get("x-api-key", "").strip():
+        yield key
+
+
+def _plain(secret: SecretStr) -> str:
+    return secret.get_secret_value()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

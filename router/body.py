@@ -1,0 +1,233 @@
+"""Reading a request's body: bounded, JSON, and no more of it than the router has to know.
+
+Owns size limits, the media type rule, exact messages for broken JSON, and the top-level keys that are the router's.
+Must not judge any other field: the worker does that. Bodies are held as bytes; the parsed form lives only as long as
+it takes to read the keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from router.errors import BadRequest, BodyTooLarge, RouterError, TooManyRequests, UnsupportedMediaType
+
+SCAN_INLINE_BYTES = 256 * 1024
+"""Longer bodies are parsed in a thread: at about 1 ms for this much, other streams do not notice."""
+
+_FORM = "application/x-www-form-urlencoded"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_PRIORITY = 100
+
+
+class BodyMemory:
+    """Counts the bytes of all request bodies that are held at the same time."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    @contextmanager
+    def share(self) -> Iterator[BodyShare]:
+        """Yield one request's share; what it took is given back at the end."""
+        share = BodyShare(self)
+        try:
+            yield share
+        finally:
+            share.give_back()
+
+    def _take(self, num_bytes: int) -> None:
+        if self.num_bytes + num_bytes > self._max_bytes:
+            raise TooManyRequests(
+                f"the server holds {self.num_bytes} bytes of other requests' bodies and may hold "
+                f"{self._max_bytes} in all (CORRAL_MAX_BODY_MEMORY_BYTES); try again when some are answered",
+                code="too_many_bytes",
+                retry_after_s=2.0,
+            )
+        self.num_bytes += num_bytes
+
+
+@dataclass(slots=True)
+class BodyShare:
+    """What one request holds of the `BodyMemory`."""
+
+    memory: BodyMemory
+    num_bytes: int = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count `num_bytes` more. Raises: TooManyRequests when that is too much for all requests together."""
+        self.memory._take(num_bytes)
+        self.num_bytes += num_bytes
+
+    def give_back(self) -> None:
+        """Count nothing any more: the body is gone. Idempotent."""
+        self.memory.num_bytes -= self.num_bytes
+        self.num_bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedKeys:
+    """The top-level keys of a request that the router acts on."""
+
+    model: str | None
+    stream: bool
+    priority: int
+    cache_salt: str | None
+    """A digest of the client's salt, fit for a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    """A body that is one JSON object."""
+
+    raw: bytes
+    fields: Mapping[str, Any] = field(repr=False)
+
+
+def check_media_type(request: web.Request) -> None:
+    """Return if the body may be read as JSON.
+
+    A missing type and the one that `curl -d` sends by itself pass, unless a page sent them: a page can send these
+    without the browser's asking first whether it may.
+
+    Raises: UnsupportedMediaType.
+    """
+    given = request.headers.get("Content-Type")
+    kind = "" if given is None else given.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    if kind in ("", _FORM) and "Origin" not in request.headers:
+        return
+    raise UnsupportedMediaType(
+        f"the body must be JSON, sent with the header `Content-Type: application/json` (got {given[:100]!r})"
+        if given
+        else "the body must be JSON, sent with the header `Content-Type: application/json`"
+    )
+
+
+async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> bytes:
+    """Return the whole body, decompressed if it came so.
+
+    Raises: BodyTooLarge as soon as the limit is passed (or announced to be), TooManyRequests when all bodies together
+    are too much, BadRequest when it cannot be decompressed.
+    """
+    if request.content_length is not None and request.content_length > max_bytes:
+        raise _too_large(max_bytes, f"{request.content_length} bytes")
+    chunks: list[bytes] = []
+    num_bytes = 0
+    try:
+        async for chunk in request.content.iter_any():
+            num_bytes += len(chunk)
+            if num_bytes > max_bytes:
+                raise _too_large(max_bytes, "longer")
+            share.take(len(chunk))
+            chunks.append(chunk)
+    except web.RequestPayloadError as error:
+        if encoding := request.headers.get("Content-Encoding"):
+            raise BadRequest(f"the request body is not what `Content-Encoding: {encoding[:40]}` says") from None
+        raise BadRequest(f"the request body is not valid HTTP: {error.__cause__ or error}") from None
+    return b"".join(chunks).removeprefix(_BYTE_ORDER_MARK)
+
+
+async def parse_body(raw: bytes) -> JsonBody:
+    """Return the JSON object in `raw`. Raises: BadRequest that tells where and why it is none."""
+    if len(raw) > SCAN_INLINE_BYTES:
+        return await asyncio.to_thread(_parse, raw)
+    return _parse(raw)
+
+
+async def dump_body(fields: Mapping[str, Any]) -> bytes:
+    """Return `fields` as JSON."""
+    return await asyncio.to_thread(orjson.dumps, fields)
+
+
+def owned_keys(fields: Mapping[str, Any]) -> OwnedKeys:
+    """Return what the router must know. Raises: BadRequest naming the key whose type is wrong."""
+    model = fields.get("model")
+    if model is not None and not isinstance(model, str):
+        raise BadRequest(f"`model` must be a string, not {_kind(model)}", param="model")
+    priority = fields.get("priority")
+    if priority is None:
+        priority = 0
+    elif isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+        raise BadRequest(
+            f"`priority` must be a whole number from -{_MAX_PRIORITY} to {_MAX_PRIORITY}", param="priority"
+        )
+    salt = fields.get("cache_salt")
+    if salt is not None and not isinstance(salt, str):
+        raise BadRequest(f"`cache_salt` must be a string, not {_kind(salt)}", param="cache_salt")
+    for key, instead in _NOT_YET.items():
+        if fields.get(key) is not None:
+            raise BadRequest(f"`{key}` is not supported: {instead}", param=key)
+    return OwnedKeys(
+        model=model,
+        stream=fields.get("stream") is True,
+        priority=priority,
+        cache_salt=None if salt is None else hashlib.sha256(salt.encode("utf-8", "replace")).hexdigest()[:32],
+    )
+
+
+_NOT_YET = {
+    "keep_alive": "set `idle_unload_s` of the model in models.yaml, or call POST /models/unload",
+    "previous_response_id": "send the conversation so far in `messages`",
+}
+
+
+def _parse(raw: bytes) -> JsonBody:
+    try:
+        fields = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _broken_json(raw, error) from None
+    if not isinstance(fields, dict):
+        raise BadRequest(f"the request body must be a JSON object, not {_kind(fields)}")
+    return JsonBody(raw, fields)
+
+
+def _broken_json(raw: bytes, error: orjson.JSONDecodeError) -> RouterError:
+    if not raw.strip():
+        return BadRequest("the request body is empty; a JSON object is expected")
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in raw[:4]:
+        return BadRequest("the request body is UTF-16 or UTF-32 text; JSON must be sent as UTF-8")
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        return BadRequest(
+            f"the request body is not valid UTF-8 at byte {problem.start} "
+            f"(0x{raw[problem.start]:02x}: {problem.reason}); JSON must be sent as UTF-8"
+        )
+    if "depth" in error.msg or "ecursion" in error.msg:
+        return BadRequest("the request body nests lists or objects too deep")
+    return BadRequest(
+        f"the request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno} "
+        f"(character {error.pos})"
+    )
+
+
+def _too_large(max_bytes: int, got: str) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the request body may have {max_bytes} bytes (limits.max_body_bytes in models.yaml); this one is {got}"
+    )
+
+
+def _kind(value: object) -> str:
+    """Return the JSON name of the type of `value`, with its article."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

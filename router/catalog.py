@@ -1,0 +1,290 @@
+"""What is served: models, their aliases, limits and keys as plain data, and name -> model.
+
+Owns the meaning of a name and of a model's options once they are read. Must not read text or files:
+`catalog_parser.py` makes a `Catalog` from YAML, `catalog_files.py` from what lies on the disk.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from router.errors import BadRequest, ModelNotFound, RouterError
+from router.events import FleetLimits, ModelPolicy
+from worker.contract import EngineOptions
+
+SCOPES = ("inference", "metrics", "admin")
+"""What an API key may be allowed to do."""
+
+MAX_NAME_LENGTH = 200
+"""Characters of a model's or alias's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRules:
+    """How a request's JSON is changed before a worker sees it: drop, then fill in, then force."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Set where the request has no such key."""
+    force: Mapping[str, Any] = field(default_factory=dict)
+    """Set whatever the request says."""
+    drop: tuple[str, ...] = ()
+    """Removed from the request before `defaults` and `force`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True when `apply` changes nothing, so that the body can pass as the bytes it came as."""
+        return not (self.defaults or self.force or self.drop)
+
+    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a new body with the rules applied; neither `body` nor the rules can be changed through it."""
+        kept = {key: value for key, value in body.items() if key not in self.drop}
+        return copy.deepcopy(dict(self.defaults)) | kept | copy.deepcopy(dict(self.force))
+
+    def over(self, base: RequestRules) -> RequestRules:
+        """Return both sets of rules as one; where they name the same key, these win over `base`."""
+        return RequestRules(
+            {**base.defaults, **self.defaults},
+            {**base.force, **self.force},
+            (*base.drop, *(key for key in self.drop if key not in base.drop)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSpec:
+    """Another name of a model, with request rules of its own."""
+
+    name: str
+    request: RequestRules = field(default_factory=RequestRules)
+    listed: bool = True
+    """Shown by `GET /v1/models`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model with every option resolved. Times in seconds."""
+
+    name: str
+    source: str
+    """The `model:` reference as written."""
+    base_dir: Path
+    """Folder that relative paths are relative to."""
+    aliases: Mapping[str, AliasSpec] = field(default_factory=dict)
+    context: int | None = None
+    """Tokens that one request may use; None = auto."""
+    slots: int = 4
+    kv_tokens: int | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments for `EngineOptions` that the catalogue sets, less context, slots and kv_tokens."""
+    idle_unload_s: float = 900.0
+    """From the end of the last request; 0 = never."""
+    load_timeout_s: float = 300.0
+    """Without any progress; 0 = no limit."""
+    request_timeout_s: float = 0.0
+    """0 = no limit."""
+    queue_timeout_s: float = 300.0
+    """0 = no limit."""
+    max_queue: int = 256
+    preload: bool = False
+    pin: bool = False
+    priority: int = 0
+    max_tokens: int | None = None
+    """Cap on the length of an answer; None = the room left in the context."""
+    chat_template: str | None = None
+    """Source text that replaces the model file's own template."""
+    chat_template_file: Path | None = None
+    """Where `chat_template` is read from, if it is a file."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    request: RequestRules = field(default_factory=RequestRules)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the worker."""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why the model is unavailable (a missing template file, say); None = nothing is known to be wrong."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that a running worker cannot change without a restart."""
+        engine = {option.name: option.default for option in dataclasses.fields(EngineOptions)} | dict(self.engine)
+        parts = (
+            self.source,
+            str(self.base_dir),
+            self.context,
+            self.slots,
+            self.kv_tokens,
+            {name: value for name, value in engine.items() if name not in ("context", "slots", "kv_tokens")},
+            self.max_tokens,
+            self.chat_template,
+            dict(self.chat_template_kwargs),
+            dict(self.env),
+        )
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def policy(self) -> ModelPolicy:
+        """Return the part that the fleet decides on."""
+        return ModelPolicy(
+            name=self.name,
+            slots=self.slots,
+            idle_unload_s=self.idle_unload_s,
+            pin=self.pin,
+            preload=self.preload,
+            priority=self.priority,
+            load_timeout_s=self.load_timeout_s,
+            max_queue=self.max_queue,
+            queue_timeout_s=self.queue_timeout_s,
+            unavailable=self.problem,
+            fingerprint=self.fingerprint(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that hold for all models together, and the defaults of those that a model may override."""
+
+    max_loaded: int | None = None
+    """Models resident at the same time; None = as many as are asked for."""
+    max_queue: int = 256
+    queue_timeout_s: float = 300.0
+    max_wait_s: float = 30.0
+    """How long a busy model may keep another one waiting before it must drain."""
+    max_body_bytes: int = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """An API key: where its secret comes from (exactly one of three) and what it may do."""
+
+    id: str
+    env: str | None = None
+    file: Path | None = None
+    sha256: str | None = None
+    scopes: frozenset[str] = frozenset({"inference"})
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a name in a request stands for."""
+
+    spec: ModelSpec
+    alias: AliasSpec | None = None
+    """None when the model was asked for by its own name."""
+
+    @property
+    def rules(self) -> RequestRules:
+        """The request rules that hold: the alias's over the model's."""
+        return self.spec.request if self.alias is None else self.alias.request.over(self.spec.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything that is served; never changed, only replaced as a whole."""
+
+    models: Mapping[str, ModelSpec]
+    limits: Limits = field(default_factory=Limits)
+    keys: tuple[KeySpec, ...] = ()
+    default_model: str | None = None
+    path: Path | None = None
+    _by_name: Mapping[str, Resolution] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index every name once, because each request looks one up."""
+        by_name: dict[str, Resolution] = {}
+        for spec in self.models.values():
+            by_name[spec.name] = Resolution(spec)
+            for alias in spec.aliases.values():
+                by_name[alias.name] = Resolution(spec, alias)
+        object.__setattr__(self, "_by_name", by_name)
+
+    def resolve(self, name: str | None) -> Resolution:
+        """Return the model that `name` or an alias stands for; without a name the default or the only model.
+
+        Raises: ModelNotFound naming the nearest names; BadRequest when the request must name a model.
+        """
+        if not name:
+            if self.default_model is not None:
+                return self.resolve(self.default_model)
+            if len(self.models) == 1:
+                return Resolution(next(iter(self.models.values())))
+            raise BadRequest(
+                "`model` is missing: name one of " + _listing(list(self.models)) + "; GET /v1/models lists them all",
+                param="model",
+            )
+        if (resolution := self._by_name.get(name)) is not None:
+            return resolution
+        nearest = self.nearest_names(name)
+        advice = f"did you mean {_listing(nearest)}?" if nearest else f"there is {_listing(self.listed_names())}."
+        shown = name if len(name) <= 80 else name[:80] + "…"
+        raise ModelNotFound(
+            f"there is no model named {shown!r}; {advice} GET /v1/models lists them all.", param="model"
+        )
+
+    def listed_names(self) -> list[str]:
+        """Return every name that clients may be shown: models, and aliases that are not hidden."""
+        return [name for name, found in self._by_name.items() if found.alias is None or found.alias.listed]
+
+    def nearest_names(self, name: str, count: int = 3) -> list[str]:
+        """Return up to `count` names that look like `name`, best first."""
+        if len(name) > MAX_NAME_LENGTH:  # no name is that long, and comparing takes time
+            return []
+        by_folded = {listed.casefold(): listed for listed in self.listed_names()}
+        close = difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=0.5)
+        return [by_folded[folded] for folded in close]
+
+    def fleet_limits(self) -> FleetLimits:
+        """Return the part of the limits that the fleet decides on."""
+        return FleetLimits(max_loaded=self.limits.max_loaded, max_wait_s=self.limits.max_wait_s)
+
+    def policies(self) -> dict[str, ModelPolicy]:
+        """Return each model's policy by name."""
+        return {name: spec.policy() for name, spec in self.models.items()}
+
+
+def _listing(names: Sequence[str], most: int = 8) -> str:
+    """Return "`a`, `b` or `c`", cut off after `most`."""
+    quoted = [f"`{name}`" for name in names[:most]]
+    if len(names) > most:
+        return ", ".join(quoted) + f" or one of {len(names) - most} others"
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted or ["none"])
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong with a catalogue, and where."""
+
+    where: str
+    """Path of keys such as `models.smollm2.slots`; "" = the file as a whole."""
+    message: str
+    line: int | None = None
+    """From 1; None when it is about a file and no place in it."""
+    column: int | None = None
+
+    def describe(self, path: Path | None = None) -> str:
+        """Return one line such as `models.yaml:3:5: models.smollm2.slots: …`, as compilers write it."""
+        place = "" if path is None else str(path)
+        if self.line is not None:
+            place += f":{self.line}:{self.column or 1}" if place else f"line {self.line}, column {self.column or 1}"
+        return ": ".join(part for part in (place, self.where, self.message) if part)
+
+
+class CatalogError(RouterError):
+    """The catalogue cannot be used; carries every problem, at least one, not only the first."""
+
+    code = "invalid_catalog"
+
+    def __init__(self, problems: Sequence[Problem], path: Path | None = None) -> None:
+        self.problems = tuple(problems)
+        self.path = path
+        super().__init__("\n".join(problem.describe(path) for problem in problems))
+
+    @property
+    def summary(self) -> str:
+        """One line for a log: the first problem, and how many more there are."""
+        first = self.problems[0].describe(self.path)
+        return first if len(self.problems) == 1 else f"{first} (and {len(self.problems) - 1} more)"

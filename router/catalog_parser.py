@@ -1,0 +1,276 @@
+"""The text of a `models.yaml` -> a `Catalog`, or every problem that it has, each with its place.
+
+Owns the top level of the file and names that are used twice. Must not touch the disk or the environment:
+`catalog_files.py` reads the file, and the template files that are only paths here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, CatalogError, KeySpec, Limits, ModelSpec, Problem
+from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
+from router.catalog_models import build_spec, canonical, merge
+from router.catalog_refusals import (
+    LATER_TOP_KEYS,
+    MODEL_SYNONYMS,
+    PLAIN_SECRET,
+    explain_api_key_key,
+    explain_limit_key,
+    explain_model_key,
+    explain_top_key,
+)
+from router.catalog_values import Findings, Found, name_problem, read_section, shown
+from router.references import PathReference, parse_reference
+from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
+
+_DEFAULTS_KEYS = {name: key for name, key in MODEL_KEYS.items() if name not in NOT_IN_DEFAULTS}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogReading:
+    """What could be understood, problems or not, and where the parts stand that must still be looked up on the disk."""
+
+    catalog: Catalog
+    problems: tuple[Problem, ...]
+    sources: Mapping[str, Found] = field(default_factory=dict)
+    """By model, the value of `model`."""
+    templates: Mapping[str, Found] = field(default_factory=dict)
+    """By model, the value of `chat_template`, its own or that of `defaults`."""
+
+
+def parse_catalog(text: str, path: Path) -> Catalog:
+    """Return the catalogue that `text` describes; `path` names it in messages, its folder is where paths start.
+
+    A `chat_template` that names a file is left in `chat_template_file`, unread.
+    Raises: CatalogError with all problems.
+    """
+    reading = read_catalog(text, path)
+    if reading.problems:
+        raise CatalogError(reading.problems, path)
+    return reading.catalog
+
+
+def read_catalog(text: str, path: Path) -> CatalogReading:
+    """Return all that `text` says and all that is wrong with it. Never raises."""
+    document = read_yaml(text)
+    findings = Findings(path.parent)
+    for problem in document.problems:
+        findings.add(problem.where, problem.place, problem.message)
+    if isinstance(document.root, YamlMap):
+        return _Reader(path, findings).read(document.root)
+    if document.root is None or (isinstance(document.root, YamlScalar) and document.root.value is None):
+        if not findings.problems:
+            findings.add("", Place(1, 1), "the file is empty; it must have a `models:` map")
+    else:
+        findings.add(
+            "", document.root.place, f"the file must be a map with a `models:` key, not {shown(document.root)}"
+        )
+    return CatalogReading(Catalog({}, path=path), findings.problems)
+
+
+class _Reader:
+    """Reads one file; what is wrong goes to `findings`, what is usable into the catalogue."""
+
+    def __init__(self, path: Path, findings: Findings) -> None:
+        self._path = path
+        self._findings = findings
+        self._sources: dict[str, Found] = {}
+        self._templates: dict[str, Found] = {}
+        self._names: dict[str, tuple[str, Place]] = {}
+
+    def read(self, root: YamlMap) -> CatalogReading:
+        """Return the reading of the whole file."""
+        for key, entry in root.entries.items():
+            if key not in TOP_KEYS:
+                has_model = isinstance(entry.value, YamlMap) and "model" in entry.value.entries
+                known_elsewhere = key in LIMIT_KEYS or key in MODEL_KEYS or key in LATER_TOP_KEYS
+                message = explain_top_key(key, looks_like_model=has_model and not known_elsewhere)
+                self._findings.add(key, entry.place, message)
+        limits = self._limits(root)
+        defaults = self._defaults(root)
+        models = self._models(root, defaults, limits)
+        keys = self._keys(root)
+        default_model = self._default_model(root)
+        problems = sorted(self._findings.problems, key=lambda p: (p.line or 0, p.column or 0))
+        catalog = Catalog(models, limits, keys, default_model, self._path)
+        return CatalogReading(catalog, tuple(problems), self._sources, self._templates)
+
+    def _section(self, root: YamlMap, key: str, example: str) -> YamlMap | None:
+        """Return the map under a top-level key; None if it is absent, empty or no map."""
+        entry = root.entries.get(key)
+        if entry is None:
+            return None
+        if isinstance(entry.value, YamlMap):
+            return entry.value
+        if isinstance(entry.value, YamlScalar) and entry.value.value is None:
+            or_not = "" if key == "models" else ", or remove the key"
+            self._findings.add(key, entry.place, f"is empty; write {example} below it, indented{or_not}")
+        else:
+            self._findings.add(key, entry.value.place, f"must be a map such as {example}, not {shown(entry.value)}")
+        return None
+
+    def _limits(self, root: YamlMap) -> Limits:
+        section = self._section(root, "limits", "`max_loaded: 2`")
+        if section is None:
+            return Limits()
+        found = read_section(section, "limits", LIMIT_KEYS, lambda key, _: explain_limit_key(key), self._findings)
+        return Limits(**{name: entry.value for name, entry in found.items()})
+
+    def _defaults(self, root: YamlMap) -> dict[str, Found]:
+        section = self._section(root, "defaults", "`slots: 4`")
+        if section is None:
+            return {}
+
+        def explain(key: str, value: str | None) -> str:
+            return explain_model_key(key, value, section="defaults")
+
+        return canonical(read_section(section, "defaults", _DEFAULTS_KEYS, explain, self._findings), self._findings)
+
+    # --- models -------------------------------------------------------------------------------------------
+
+    def _models(self, root: YamlMap, defaults: Mapping[str, Found], limits: Limits) -> dict[str, ModelSpec]:
+        example = "`NAME: {model: FILE.gguf}`"
+        if "models" not in root.entries:
+            self._findings.add("models", root.place, f"is missing; write `models:` and below it {example}")
+            return {}
+        section = self._section(root, "models", example)
+        if section is None:
+            return {}
+        if not section.entries:
+            self._findings.add("models", section.place, f"is empty; write at least one model: {example}")
+        for name, entry in section.entries.items():  # all names first, so that an alias is the one that is wrong
+            if (message := name_problem(name)) is not None:
+                self._findings.add(f"models.{name}", entry.place, message)
+            else:
+                self._names[name] = (f"models.{name}", entry.place)
+        models: dict[str, ModelSpec] = {}
+        for name, entry in section.entries.items():
+            spec = self._model(name, entry.value, entry.place, defaults, limits)
+            if spec is not None:
+                models[name] = spec
+        return models
+
+    def _model(
+        self, name: str, node: YamlNode, place: Place, defaults: Mapping[str, Found], limits: Limits
+    ) -> ModelSpec | None:
+        where = f"models.{name}"
+        if isinstance(node, YamlScalar) and isinstance(node.value, str):
+            own = self._short_form(where, node)
+        elif isinstance(node, YamlMap):
+            own = canonical(read_section(node, where, MODEL_KEYS, explain_model_key, self._findings), self._findings)
+            if "model" not in node.entries and not MODEL_SYNONYMS & node.entries.keys():
+                self._findings.add(
+                    f"{where}.model", place, "is missing: write which GGUF file it is, `model: FILE.gguf`"
+                )
+        else:
+            is_null = isinstance(node, YamlScalar) and node.value is None
+            self._findings.add(
+                where,
+                place if is_null else node.place,
+                f"must be a map of options or the model's reference, not {shown(node)}: write `{name}: FILE.gguf`"
+                f" or `{name}: {{model: FILE.gguf}}`",
+            )
+            return None
+        aliases = self._aliases(own)
+        options = merge(defaults, own)
+        source = own.get("model")
+        if source is not None:
+            try:
+                parse_reference(source.value)
+            except ValueError as error:
+                self._findings.add(source.where, source.place, str(error))
+            else:
+                self._sources[name] = source
+        if "chat_template" in options:
+            self._templates[name] = options["chat_template"]
+        spec = build_spec(
+            name, source.value if source else "", options, aliases, limits=limits, findings=self._findings
+        )
+        return spec if name in self._sources and name_problem(name) is None else None
+
+    def _short_form(self, where: str, node: YamlScalar) -> dict[str, Found]:
+        """Return the options that `NAME: REFERENCE` stands for."""
+        text = str(node.value)
+        try:
+            is_bare_word = isinstance(parse_reference(text), PathReference) and not text.lower().endswith(".gguf")
+        except ValueError:
+            is_bare_word = False  # reported with the reference's own message
+        if is_bare_word:  # more likely the first half of a key than a file
+            self._findings.add(
+                where,
+                node.place,
+                f"{shown(node)} is not the name of a GGUF file; write `FILE.gguf`, or `model: FILE.gguf` below",
+            )
+            return {}
+        return {"model": Found(text, where, node.place)}
+
+    def _aliases(self, own: Mapping[str, Found]) -> dict[str, AliasSpec]:
+        aliases: dict[str, AliasSpec] = {}
+        found = own.get("aliases")
+        for alias, where, place in found.value if found is not None else ():
+            if alias.name in self._names:
+                first_where, first_place = self._names[alias.name]
+                self._findings.add(
+                    where,
+                    place,
+                    f"the name `{alias.name}` is already used by {first_where} on line {first_place.line};"
+                    " each name may stand for one model only",
+                )
+            else:
+                self._names[alias.name] = (where, place)
+                aliases[alias.name] = alias
+        return aliases
+
+    # --- keys and the default model -----------------------------------------------------------------------
+
+    def _keys(self, root: YamlMap) -> tuple[KeySpec, ...]:
+        entry = root.entries.get("keys")
+        if entry is not None and not isinstance(entry.value, YamlMap):
+            # never quoted: it may well be a secret
+            message = f"must be a map such as `my-app: {{env: MY_APP_KEY}}`; {PLAIN_SECRET}"
+            self._findings.add("keys", entry.value.place, message)
+            return ()
+        section = entry.value if entry is not None and isinstance(entry.value, YamlMap) else None
+        keys = []
+        for id_, item in section.entries.items() if section is not None else ():
+            where = f"keys.{id_}"
+            if (message_or_none := name_problem(id_)) is not None:
+                self._findings.add(where, item.place, message_or_none)
+            elif not isinstance(item.value, YamlMap):
+                self._findings.add(where, item.value.place, PLAIN_SECRET)
+            elif (key := self._key(id_, item.value, item.place)) is not None:
+                keys.append(key)
+        return tuple(keys)
+
+    def _key(self, id_: str, node: YamlMap, place: Place) -> KeySpec | None:
+        where = f"keys.{id_}"
+        num_before = len(self._findings.problems)
+        found = read_section(node, where, API_KEY_KEYS, lambda key, _: explain_api_key_key(key), self._findings)
+        sources = [name for name in ("env", "file", "sha256") if name in node.entries]
+        if len(sources) != 1 and len(self._findings.problems) == num_before:
+            message = f"has {' and '.join(sources)}: keep one" if sources else "says nowhere where the key is"
+            self._findings.add(where, place, f"{message}; write exactly one of `env`, `file` and `sha256`")
+        if len(self._findings.problems) > num_before:
+            return None
+        values = {name: entry.value for name, entry in found.items()}
+        scopes = frozenset(values.pop("scopes", KeySpec(id_).scopes))
+        return KeySpec(id_, scopes=scopes, **values)
+
+    def _default_model(self, root: YamlMap) -> str | None:
+        entry = root.entries.get("default_model")
+        if entry is None or (isinstance(entry.value, YamlScalar) and entry.value.value is None):
+            return None
+        node = entry.value
+        if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
+            self._findings.add("default_model", node.place, f"must be the name of a model or alias, not {shown(node)}")
+            return None
+        if node.value not in self._names:
+            close = difflib.get_close_matches(node.value[:MAX_NAME_LENGTH], self._names, n=1)
+            advice = f"; did you mean `{close[0]}`?" if close else ""
+            self._findings.add("default_model", node.place, f"no model or alias is named `{node.value[:80]}`{advice}")
+            return None
+        return node.value

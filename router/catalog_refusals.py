@@ -1,0 +1,202 @@
+"""What to say about a key that `catalog_keys.py` does not know: where it belongs, what it is called here, or the
+nearest name.
+
+Owns the words for options of other servers and of later releases. Must not read values beyond quoting them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
+
+NOT_YET = "is not available in this release yet"
+
+LATER_MODEL_KEYS = frozenset(
+    {"loras", "draft_model", "projector", "home", "hooks", "url", "itl_target_ms", "prompt_cache_bytes"}
+)
+LATER_TOP_KEYS = frozenset({"devices", "spares"})
+LATER_ALIAS_KEYS = frozenset({"lora"})
+
+_CONTEXT = "write `context`, the tokens that one request may use (it is not divided by `slots`)"
+_SLOTS = "write `slots`, the number of requests answered at the same time"
+_MODEL = "write `model`"
+_LISTEN = "set it for the whole server: `corral serve --host H --port P`"
+_KEYS = "API keys stand in the top-level `keys:` map"
+_TEMPLATE = "write `chat_template`, which takes the template's text or the path of a file"
+
+POINTERS: Mapping[str, str] = {
+    **dict.fromkeys(("ctx_size", "n_ctx", "c", "context_length", "context_size", "num_ctx", "max_model_len"), _CONTEXT),
+    "n_ctx_per_slot": _CONTEXT,
+    **dict.fromkeys(("parallel", "np", "n_parallel", "num_parallel"), _SLOTS),
+    **dict.fromkeys(("ttl", "sleep_idle_seconds", "idle_timeout", "keep_alive"), "write `idle_unload_s`, in seconds"),
+    **dict.fromkeys(("n_gpu_layers", "ngl"), "write `gpu_layers`"),
+    **dict.fromkeys(
+        ("path", "file", "m", "model_path", "model_file", "filename", "gguf"), _MODEL + " with the path of the file"
+    ),
+    **dict.fromkeys(("hf_repo", "hf", "hfr", "hf_file", "hff"), _MODEL + " with `hf:OWNER/REPO/FILE.gguf`"),
+    **dict.fromkeys(("cmd", "proxy"), _MODEL + " with the GGUF file; Corral starts its own workers"),
+    "model_url": _MODEL + " with a path, or with `hf:OWNER/REPO/FILE.gguf`",
+    "hf_token": "set the environment variable HF_TOKEN for the server",
+    **dict.fromkeys(("alias", "a"), "write `aliases`, a list of names"),
+    **dict.fromkeys(("n_predict", "predict", "n"), "write `max_tokens`"),
+    "t": "write `threads`",
+    "b": "write `batch_size`",
+    "ub": "write `ubatch_size`",
+    "fa": "write `flash_attn`",
+    "ctk": "write `cache_type_k`",
+    "ctv": "write `cache_type_v`",
+    "dev": "write `device`",
+    "sm": "write `split_mode`",
+    "mg": "write `main_gpu`",
+    "ts": "write `tensor_split`",
+    "chat_template_file": _TEMPLATE,
+    **dict.fromkeys(("timeout", "to"), "write `request_timeout_s`, in seconds"),
+    **dict.fromkeys(("host", "port", "reuse_port", "api_prefix"), _LISTEN),
+    **dict.fromkeys(("api_key", "api_key_file", "api_keys"), _KEYS),
+    **dict.fromkeys(("jinja", "no_jinja"), "leave it out: chat templates are always Jinja"),
+    **dict.fromkeys(("cont_batching", "no_cont_batching", "cb"), "leave it out: batching is always continuous"),
+    **dict.fromkeys(("kv_unified", "no_kv_unified"), "leave it out: slots always share one cache (`kv_tokens`)"),
+    **dict.fromkeys(("metrics", "no_slots"), "leave it out: the server always has this route"),
+    "models_max": "write `limits: {max_loaded: N}` at the top level",
+    **dict.fromkeys(("models_dir", "models_preset"), "give the folder or file to `corral serve`"),
+    **dict.fromkeys(("lora", "lora_scaled"), f"LoRA adapters (`loras`): this {NOT_YET}"),
+    **dict.fromkeys(("mmproj", "mm"), f"image input (`projector`): this {NOT_YET}"),
+    **dict.fromkeys(("model_draft", "md"), f"speculative decoding (`draft_model`): this {NOT_YET}"),
+}
+"""Names from other servers, and from the short forms of llama-server's flags, with the way to say it here."""
+
+MODEL_SYNONYMS = frozenset(key for key, pointer in POINTERS.items() if pointer.startswith(_MODEL)) | {"url"}
+"""Keys that show that a missing `model` was meant."""
+
+_SAMPLING = """
+temperature top_k top_p min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias ignore_eos
+seed stop
+"""
+REQUEST_PARAMETERS: Mapping[str, str] = {name: name for name in _SAMPLING.split()} | {"temp": "temperature"}
+"""What a request says for itself, under the name that requests use."""
+
+_OTHER_FLAGS = """
+adaptive_decay adaptive_target backend_sampling cache_idle_slots cache_prompt cache_ram cache_reuse cache_type_k_draft
+cache_type_v_draft checkpoint_min_step context_shift control_vector control_vector_layer_range control_vector_scaled
+cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict cpu_strict_batch ctx_checkpoints
+ctx_size_draft defrag_thold device_draft direct_io docker_repo draft draft_max draft_min draft_p_min
+dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breaker dynatemp_exp dynatemp_range
+embd_normalize embedding embeddings fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
+image_min_tokens json_schema json_schema_file keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic
+lookup_cache_static lora_init_without_apply mirostat mirostat_ent mirostat_lr mmproj_auto mmproj_device mmproj_offload
+mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_context_shift no_direct_io no_host
+no_mmproj no_mmproj_offload no_perf no_prefill_assistant no_repack no_warmup numa override_kv override_tensor
+override_tensor_draft perf poll poll_batch pooling prefill_assistant prio prio_batch reasoning reasoning_budget
+reasoning_budget_message reasoning_effort reasoning_format reasoning_preserve repack rerank reranking reverse_prompt
+rpc sampler_seq samplers sampling_seq skip_chat_parsing slot_prompt_similarity slot_save_path spec_type special
+spm_infill swa_checkpoints threads_batch threads_draft threads_http top_n_sigma top_nsigma typical typical_p verbose
+verbosity warmup xtc_probability xtc_threshold
+"""
+LATER_LLAMA_FLAGS = frozenset(_OTHER_FLAGS.split())
+"""Long names of llama-server's other flags, so that none of them is called a typing mistake."""
+
+
+def explain_model_key(key: str, value_text: str | None, *, section: str = "a model") -> str:  # noqa: PLR0911 - a ladder of answers
+    """Return why `key` is refused in a model's options or in `defaults`; `value_text` is its value if it is short."""
+    canonical = key.lstrip("-").replace("-", "_").lower()
+    if canonical in NOT_IN_DEFAULTS and section == "defaults":
+        return f"`{canonical}` belongs to one model; `defaults` cannot hold it"
+    if canonical in MODEL_KEYS:
+        return f"unknown key `{key}`: write `{canonical}`"
+    if canonical in LATER_MODEL_KEYS:
+        return f"`{canonical}` {NOT_YET}"
+    if (pointer := POINTERS.get(canonical)) is not None:
+        return f"`{key}` is not a key here: {pointer}"
+    if (parameter := REQUEST_PARAMETERS.get(canonical)) is not None:
+        rule = f"request: {{defaults: {{{parameter}: {value_text or '…'}}}}}"
+        return f"`{key}` is a parameter of requests, not of models: write `{rule}`"
+    if canonical in LATER_LLAMA_FLAGS:
+        return f"llama-server's option `{canonical}` {NOT_YET}"
+    if canonical in LIMIT_KEYS:
+        return f"`{canonical}` concerns all models together: write it in the top-level `limits:` map"
+    if canonical in TOP_KEYS or canonical in LATER_TOP_KEYS:
+        return f"`{canonical}` is a key of the top level of the file, not of {section}"
+    close = _similar(key, [name for name in (*MODEL_KEYS, *POINTERS, *REQUEST_PARAMETERS) if len(name) > 3])
+    if close and close[0] not in MODEL_KEYS:
+        return f"unknown key `{key}`: did you mean `{close[0]}`? {explain_model_key(close[0], value_text)}"
+    return _nearest(key, MODEL_KEYS)
+
+
+def explain_top_key(key: str, *, looks_like_model: bool) -> str:
+    """Return why `key` is refused at the top level."""
+    if key in LATER_TOP_KEYS:
+        return f"`{key}` {NOT_YET}"
+    if looks_like_model:
+        return f"`{key}` looks like a model: write it, indented, in the `models:` map"
+    if key in LIMIT_KEYS:
+        return f"`{key}` belongs in the top-level `limits:` map"
+    if key in MODEL_KEYS:
+        return f"`{key}` is an option of models: write it in a model, or in `defaults:` for all of them"
+    if key in ("host", "port", "api_key"):
+        return f"`{key}` is not a key here: {POINTERS[key]}"
+    return _nearest(key, TOP_KEYS)
+
+
+def explain_limit_key(key: str) -> str:
+    """Return why `key` is refused in `limits`."""
+    if key in MODEL_KEYS:
+        return f"`{key}` is an option of models, not a limit: write it in a model or in `defaults:`"
+    return _nearest(key, LIMIT_KEYS)
+
+
+def explain_alias_key(key: str, known: Collection[str]) -> str:
+    """Return why `key` is refused among an alias's options."""
+    if key in LATER_ALIAS_KEYS:
+        return f"an alias's `{key}` {NOT_YET}"
+    if key in MODEL_KEYS:
+        return f"`{key}` is an option of the model; an alias may have {_names(known)}"
+    return _nearest(key, known)
+
+
+def explain_rule_key(key: str, value_text: str | None, known: Collection[str]) -> str:
+    """Return why `key` is refused among request rules."""
+    if key in REQUEST_PARAMETERS:
+        rule = f"{{{key}: {value_text or '…'}}}"
+        return f"say when it applies: `defaults: {rule}` or `force: {rule}`"
+    return _nearest(key, known)
+
+
+def explain_api_key_key(key: str) -> str:
+    """Return why `key` is refused in an API key's entry. Never quotes the value, which may be a secret."""
+    if key in ("key", "value", "secret", "token", "api_key", "plain", "password"):
+        return PLAIN_SECRET
+    if key in ("scope", "permissions", "roles", "role"):
+        return f"unknown key `{key}`: write `scopes`, a list"
+    return _nearest(key, API_KEY_KEYS)
+
+
+PLAIN_SECRET = (
+    "a key itself does not belong in this file, which is copied and shown around: write `env: NAME` (a variable of"
+    " the server's environment), `file: PATH`, or `sha256: HEX` (the key's SHA-256 sum, as `printf %s KEY | sha256sum`"
+    " prints it)"
+)
+
+
+def _nearest(key: str, known: Collection[str]) -> str:
+    shown = key if len(key) <= 60 else key[:60] + "…"
+    if close := _similar(key, known):
+        return f"unknown key `{shown}`: did you mean `{close[0]}`?"
+    return f"unknown key `{shown}`; " + (
+        f"known here: {_names(known)}" if len(known) < 12 else "no key has a similar name"
+    )
+
+
+def _similar(key: str, known: Collection[str]) -> list[str]:
+    """Return the nearest of `known`, or one that `key` is the beginning of; [] if none is near."""
+    folded = key.strip("-_ ").replace("-", "_").lower()
+    if len(folded) > 100:  # no key is that long, and comparing takes time
+        return []
+    close = difflib.get_close_matches(folded, known, n=1, cutoff=0.6)
+    longer = [name for name in known if len(folded) >= 3 and name.startswith(folded)]
+    return close or longer[:1]
+
+
+def _names(known: Collection[str]) -> str:
+    return ", ".join(f"`{name}`" for name in known)

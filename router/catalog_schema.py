@@ -1,0 +1,159 @@
+"""The table of keys as a JSON Schema, so that editors complete and check `models.yaml` while it is written.
+
+Owns the schema's form; its content comes from `catalog_keys.py`. The schema cannot say what needs two keys or another
+file: `corral check` is the judge. To renew the file after a change of the table:
+
+    python -m router.catalog_schema > router/models.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from router.catalog import MAX_NAME_LENGTH
+from router.catalog_keys import (
+    ALIAS_KEYS,
+    API_KEY_KEYS,
+    DIGEST_PATTERN,
+    LIMIT_KEYS,
+    MODEL_KEYS,
+    NOT_IN_DEFAULTS,
+    RULE_KEYS,
+    TOP_KEYS,
+    VARIABLE_PATTERN,
+    Aliases,
+    Choice,
+    Digest,
+    Environment,
+    FilePath,
+    Flag,
+    Json,
+    Key,
+    Kind,
+    Number,
+    Proportions,
+    Rules,
+    Text,
+    Texts,
+    Variable,
+    Whole,
+)
+
+Schema = dict[str, Any]
+
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": r"^[^\s*]+$"}
+
+
+def make_schema() -> Schema:
+    """Return the schema of `models.yaml` (draft 2020-12)."""
+    defaults = {name: key for name, key in MODEL_KEYS.items() if name not in NOT_IN_DEFAULTS}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Corral: models.yaml",
+        "type": "object",
+        "required": ["models"],
+        "additionalProperties": False,
+        "properties": {
+            "models": {
+                "description": TOP_KEYS["models"],
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": _NAME,
+                "additionalProperties": {
+                    "oneOf": [
+                        {"type": "string", "minLength": 1, "description": MODEL_KEYS["model"].meaning},
+                        _section(MODEL_KEYS) | {"required": ["model"]},
+                    ]
+                },
+            },
+            "defaults": {"description": TOP_KEYS["defaults"]} | _section(defaults),
+            "limits": {"description": TOP_KEYS["limits"]} | _section(LIMIT_KEYS),
+            "keys": {
+                "description": TOP_KEYS["keys"],
+                "type": "object",
+                "propertyNames": _NAME,
+                "additionalProperties": _section(API_KEY_KEYS)
+                | {"oneOf": [{"required": [source]} for source in ("env", "file", "sha256")]},
+            },
+            "default_model": {"description": TOP_KEYS["default_model"], "type": ["string", "null"]},
+        },
+        "$defs": {
+            "rules": _section(RULE_KEYS),
+            "alias": {"anyOf": [{"type": "null"}, _section(ALIAS_KEYS)]},
+        },
+    }
+
+
+def schema_text() -> str:
+    """Return the schema as the bytes of `models.schema.json` should read."""
+    return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _section(keys: Mapping[str, Key]) -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: _property(key) for name, key in keys.items()},
+    }
+
+
+def _property(key: Key) -> Schema:
+    schema = _of_kind(key.kind)
+    if key.is_nullable:
+        schema = {"anyOf": [schema, {"type": "null"}]}
+    default = list(key.default) if isinstance(key.default, tuple) else key.default
+    return {"description": key.meaning} | schema | ({} if default is None else {"default": default})
+
+
+def _of_kind(kind: Kind) -> Schema:  # noqa: PLR0911, PLR0912 - one case for each kind
+    match kind:
+        case Whole():
+            number: Schema = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
+            return {"anyOf": [number, {"enum": list(kind.words)}]} if kind.words else number
+        case Number():
+            lower = "exclusiveMinimum" if kind.is_open else "minimum"
+            return {"type": "number", lower: kind.minimum, "maximum": kind.maximum}
+        case Flag():
+            return {"type": "boolean"}
+        case Text():
+            return {"type": "string", "minLength": 0 if kind.may_be_empty else 1, "maxLength": kind.max_length}
+        case Choice():
+            return {"enum": [*kind.values, *kind.flags]}
+        case Texts():
+            items: Schema = {"enum": list(kind.allowed)} if kind.allowed else {"type": "string", "minLength": 1}
+            return {"type": "array", "items": items} | ({"minItems": 1} if kind.allowed else {})
+        case Proportions():
+            return {"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1, "maxItems": 128}
+        case Json():
+            return {"type": "object"}
+        case Environment():
+            return {
+                "type": "object",
+                "propertyNames": {"pattern": VARIABLE_PATTERN},
+                "additionalProperties": {"type": ["string", "number"]},
+            }
+        case Rules():
+            return {"$ref": "#/$defs/rules"}
+        case Aliases():
+            names: Schema = {"type": "array", "items": _NAME, "uniqueItems": True}
+            by_name: Schema = {
+                "type": "object",
+                "propertyNames": _NAME,
+                "additionalProperties": {"$ref": "#/$defs/alias"},
+            }
+            return {"anyOf": [names, by_name]}
+        case Digest():
+            return {"type": "string", "pattern": DIGEST_PATTERN}
+        case Variable():
+            return {"type": "string", "pattern": VARIABLE_PATTERN}
+        case FilePath():
+            return {"type": "string", "minLength": 1}
+        case _:
+            assert_never(kind)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())

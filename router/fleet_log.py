@@ -1,0 +1,80 @@
+"""The log lines that tell an operator what became of each model: one for each change of a worker's state.
+
+Owns the words. Must not decide or remember anything but what the next line needs.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from router.events import Event, ExitReason, ShutdownRequested, WorkerExited
+from router.fleet_views import FleetSnapshot, ModelView
+from router.lifecycle import WorkerState
+
+logger = logging.getLogger("router.fleet")
+
+_HAS_SERVED = frozenset({WorkerState.READY, WorkerState.DRAINING})
+
+
+class FleetLog:
+    """Compares snapshots and writes what has changed."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, WorkerState] = {}
+        self._idle_s: dict[str, float] = {}
+
+    def note(self, event: Event, fleet: FleetSnapshot, now_s: float) -> None:
+        """Write the lines for what `event` has led to."""
+        match event:
+            case ShutdownRequested():
+                logger.info("stopping all workers")
+            case WorkerExited(worker, exit_):
+                view = fleet.models.get(worker.model)
+                if exit_.reason is ExitReason.STOPPED:
+                    idle_s = self._idle_s.pop(worker.model, 0.0)
+                    logger.info("%s: unloaded%s", worker.model, f" after {idle_s:.0f} s idle" if idle_s >= 1 else "")
+                else:
+                    reason = " / ".join(exit_.detail.split("\n"))
+                    logger.warning("%s: failed: %s%s", worker.model, reason, _describe_next_try(view))
+            case _:
+                pass
+        for name, view in fleet.models.items():
+            if self._states.get(name, WorkerState.UNLOADED) is not view.state:
+                self._note_state(view, now_s)
+            self._states[name] = view.state
+        for name in self._states.keys() - fleet.models.keys():
+            del self._states[name]
+
+    def note_ready(self, model: str, seconds: float) -> None:
+        """Write how long the load took."""
+        logger.info("%s: ready in %.1f s", model, seconds)
+
+    def _note_state(self, view: ModelView, now_s: float) -> None:
+        match view.state:
+            case WorkerState.DRAINING:
+                num = sum(resident.num_leases for resident in view.residents)
+                requests = "1 request still runs" if num == 1 else f"{num} requests still run"
+                logger.info("%s: taking no more requests; %s", view.name, requests)
+            case WorkerState.STOPPING:
+                is_idle = self._states.get(view.name) in _HAS_SERVED and not any(
+                    resident.num_leases for resident in view.residents
+                )
+                if is_idle:
+                    self._idle_s[view.name] = now_s - max(resident.last_used_s for resident in view.residents)
+                logger.debug("%s: stopping", view.name)
+            case WorkerState.READY if self._states.get(view.name) is WorkerState.DRAINING:
+                logger.info("%s: taking requests again", view.name)
+            case _:
+                logger.debug("%s: %s", view.name, view.state.value)
+
+
+def _describe_next_try(view: ModelView | None) -> str:
+    """Return what follows a failure, as the end of its line."""
+    if view is None or view.retry_in_s is None:
+        return ""
+    if view.state is WorkerState.FAILED:
+        return (
+            f"; tried again when the file or the configuration changes, on request, or for a request in "
+            f"{view.retry_in_s:.0f} s or later"
+        )
+    return f"; next try in {view.retry_in_s:.0f} s at the earliest"

@@ -1,0 +1,90 @@
+"""What the rest of the router may see of the fleet: frozen snapshots, for display and metrics.
+
+Owns the view types and how they are filled. Must not change anything, and nobody may decide on a view: it is
+stale at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from router.events import FleetLimits, WorkerExit, WorkerId
+from router.lifecycle import WorkerState
+from router.reasons import waits_for
+from router.resident import ModelRecord, Resident
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentView:
+    """One live worker."""
+
+    worker: WorkerId
+    state: WorkerState
+    num_leases: int
+    max_leases: int
+    since_s: float
+    """Of the present state."""
+    last_used_s: float
+    idle_unload_at_s: float | None
+    """When idleness will unload it; None = not idle, pinned, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model, loaded or not."""
+
+    name: str
+    state: WorkerState
+    queue_length: int
+    oldest_wait_s: float | None
+    residents: tuple[ResidentView, ...]
+    last_exit: WorkerExit | None
+    last_exit_ago_s: float | None
+    retry_in_s: float | None
+    """In BACKOFF and FAILED: after how long a request may start it again."""
+    num_starts: int
+    blocked_by: str | None
+    """What its waiting requests wait for, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """All models at one instant. A removed model stays until its worker has exited."""
+
+    models: Mapping[str, ModelView]
+    is_shutting_down: bool
+
+
+def view_model(record: ModelRecord, residents: Collection[Resident], limits: FleetLimits, now_s: float) -> ModelView:
+    """Return how `record` looks now, among all `residents` of the fleet."""
+    shown = record.serving or next(iter(record.residents.values()), None)
+    state = record.rest_state(now_s) if shown is None else shown.state
+    oldest = record.line.oldest
+    is_waiting = oldest is not None or record.wish_at_s is not None
+    return ModelView(
+        name=record.policy.name,
+        state=state,
+        queue_length=len(record.line),
+        oldest_wait_s=None if oldest is None else now_s - oldest.since_s,
+        residents=tuple(_view_resident(record, resident) for resident in record.residents.values()),
+        last_exit=record.last_exit,
+        last_exit_ago_s=None if record.last_exit is None else now_s - record.last_exit_at_s,
+        retry_in_s=(
+            max(0.0, record.retry_at_s - now_s) if state in (WorkerState.BACKOFF, WorkerState.FAILED) else None
+        ),
+        num_starts=record.num_starts,
+        blocked_by=waits_for(record, residents, limits) if is_waiting else None,
+    )
+
+
+def _view_resident(record: ModelRecord, resident: Resident) -> ResidentView:
+    return ResidentView(
+        worker=resident.worker,
+        state=resident.state,
+        num_leases=len(resident.leases),
+        max_leases=resident.max_leases,
+        since_s=resident.since_s,
+        last_used_s=resident.last_used_s,
+        idle_unload_at_s=record.idle_unload_at_s(resident),
+    )

@@ -1,0 +1,80 @@
+"""Which `Host` and `Origin` headers a server accepts that trusts everybody who can reach it.
+
+A page in the operator's browser can send requests to 127.0.0.1, and a name that the page's owner controls can be made
+to point there. Owns the check against both. Must not know keys or routes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from router.errors import Forbidden
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+ANY = "*"
+
+
+def is_loopback(host: str) -> bool:
+    """Return True when only this machine can reach a server that listens on `host`."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class HostGuard:
+    """Refuses requests that come from a page of somebody else, or through a name that is not this server's."""
+
+    def __init__(self, *, host: str, allowed: Iterable[str] = (), has_keys: bool) -> None:
+        """Take the address that the server listens on and what the operator allows besides its own names."""
+        self._allowed = frozenset(entry.lower().rstrip("/") for entry in allowed)
+        self._checks_host = is_loopback(host)
+        # With keys on a public address the key is the protection: a foreign page does not have one.
+        self._checks_origin = self._checks_host or not has_keys
+        self._names = _LOOPBACK_NAMES | {_bracketed(host.lower())} | self._allowed
+
+    def check(self, host: str | None, origin: str | None) -> None:
+        """Return if the request may pass. Raises: Forbidden, saying what to set if it should have passed."""
+        if ANY in self._allowed:
+            return
+        if self._checks_host and host is not None and not self._is_known(host):
+            raise Forbidden(
+                f"the Host header {_shown(host)} is not a name of this server, which listens on this machine only; "
+                f"if it is meant to be reached by that name, set CORRAL_ALLOWED_HOSTS={_hostname(host)}"
+            )
+        if self._checks_origin and origin is not None and not self._is_own_page(host, origin):
+            raise Forbidden(
+                f"requests from pages of {_shown(origin)} are refused; if that page may use this server, "
+                f"set CORRAL_ALLOWED_HOSTS={origin.lower()[:200]}"
+            )
+
+    def _is_known(self, host: str) -> bool:
+        return _hostname(host) in self._names or host.lower() in self._allowed
+
+    def _is_own_page(self, host: str | None, origin: str) -> bool:
+        origin = origin.lower().rstrip("/")
+        scheme, separator, authority = origin.partition("://")
+        if not separator:  # "null": a sandboxed frame or a local file
+            return False
+        if origin in self._allowed or authority in self._allowed or _hostname(authority) in self._allowed:
+            return True
+        return scheme in ("http", "https") and host is not None and authority == host.lower()
+
+
+def _hostname(host: str) -> str:
+    """Return the name in a Host header, without the port; an IPv6 address keeps its brackets."""
+    host = host.strip().lower()[:260]
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _shown(value: str) -> str:
+    return repr(value[:200])

@@ -1,0 +1,100 @@
+"""What a worker is started with: from a model's options to its launch spec, command and environment.
+
+Owns which of the router's environment variables a worker may see, and how `context: auto` becomes a number.
+Must not start anything (`process.py` does) nor read files or the environment: all of it is passed in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from router.catalog import ModelSpec
+from router.events import WorkerId
+from worker.contract import EngineOptions, LaunchSpec
+
+AUTO_CONTEXT = 8192
+"""`context: auto` takes what the model was trained with, at most this much: a pool for 128k tokens a slot would
+fill the memory for requests that nobody sends."""
+
+ALLOWED = frozenset(
+    {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+    | {"LLAMA_CPP_LIB_PATH"}
+)
+"""Variables that a worker inherits. TZ and the locale, because chat templates print dates."""
+
+ALLOWED_PREFIXES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_", "OMP_", "GOMP_", "HF_")
+
+SECRETS = frozenset({"HF_TOKEN"})
+"""Match a prefix and are not inherited all the same: the router downloads, workers have no use for them."""
+
+FIXED = {"GGML_NO_BACKTRACE": "1", "GOMP_SPINCOUNT": "1000", "PYTHONUNBUFFERED": "1"}
+"""Set unless the user sets them. Backtraces would start a debugger on the dying worker; idle threads that spin
+for long starve the other workers on the same cores."""
+
+
+def worker_command(override: Sequence[str] | None = None) -> list[str]:
+    """Return the command of a worker process; `-P` keeps a user's own `worker/` folder from being imported."""
+    return list(override) if override is not None else [sys.executable, "-P", "-m", "worker"]
+
+
+def worker_environment(inherited: Mapping[str, str], model_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker: allowed variables, what every worker gets, then the model's `env:`."""
+    allowed = {
+        name: value
+        for name, value in inherited.items()
+        if name not in SECRETS and (name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
+    }
+    return FIXED | allowed | dict(model_env)
+
+
+def effective_context(spec: ModelSpec, trained_context: int | None) -> int | None:
+    """Return the tokens that one request may use; None when the file must be seen first and was not."""
+    if spec.context is not None:
+        return spec.context
+    return None if trained_context is None else min(trained_context, AUTO_CONTEXT)
+
+
+def default_max_leases(slots: int) -> int:
+    """Return how many requests a worker may hold: its slots, and a few that wait right behind them."""
+    return slots + max(2, slots // 4)
+
+
+def build_launch_spec(
+    spec: ModelSpec,
+    worker: WorkerId,
+    *,
+    model_path: Path,
+    socket_path: Path,
+    trained_context: int | None,
+    num_threads: int,
+    log_level: str = "INFO",
+) -> LaunchSpec:
+    """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists."""
+    context = effective_context(spec, trained_context)
+    return LaunchSpec(
+        model=spec.name,
+        model_path=str(model_path),
+        socket_path=str(socket_path),
+        status_fd=-1,
+        engine=EngineOptions(
+            **spec.engine,
+            context=AUTO_CONTEXT if context is None else context,
+            slots=spec.slots,
+            kv_tokens=spec.kv_tokens,
+        ),
+        replica=worker.replica,
+        incarnation=worker.incarnation,
+        num_threads=capped_threads(spec, num_threads),
+        max_tokens=spec.max_tokens,
+        chat_template=spec.chat_template,
+        chat_template_kwargs=dict(spec.chat_template_kwargs),
+        log_level=log_level,
+    )
+
+
+def capped_threads(spec: ModelSpec, num_threads: int) -> int:
+    """Return the share of threads, at most what the model's own `threads` allows."""
+    limit = spec.engine.get("threads")
+    return min(num_threads, int(limit)) if limit else num_threads

@@ -1,0 +1,82 @@
+"""The sockets that the server listens on, and why they cannot be had.
+
+Owns binding and its messages. Must not accept connections: `serve.py` hands the sockets to aiohttp.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import ExitStack
+
+
+class CannotListen(Exception):
+    """The address cannot be used; the message tells what to change."""
+
+
+def bind_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return bound sockets, one for each address of `host`; all have the same port, also when `port` is 0.
+
+    They do not listen yet: until the server is ready, clients are refused rather than kept waiting.
+    Raises: CannotListen.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise CannotListen(
+            f"the address {host!r} cannot be resolved ({error}); set --host to one of this machine"
+        ) from None
+    bound: list[socket.socket] = []
+    failure: OSError | None = None
+    with ExitStack() as undo:
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            try:
+                bound.append(_bind(family, address, port or (bound[0].getsockname()[1] if bound else 0)))
+            except OSError as error:
+                # `localhost` may name an address of a protocol that is switched off; a taken port is never passed over.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise CannotListen(_explain(host, port, error)) from None
+                failure = error
+            else:
+                undo.callback(bound[-1].close)
+        if not bound:
+            raise CannotListen(_explain(host, port, failure or OSError(errno.EADDRNOTAVAIL, "no address")))
+        undo.pop_all()
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Return the URL at which a person on this machine reaches the server."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _bind(family: socket.AddressFamily, address: tuple[object, ...], port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart must not wait for old connections
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        sock.bind((address[0], port, *address[2:]))
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _explain(host: str, port: int, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} of {host} is in use by another program; stop that one, or choose another port "
+                f"with --port or CORRAL_PORT (0 = any free one)"
+            )
+        case errno.EACCES | errno.EPERM:
+            return f"port {port} of {host} needs privileges that this user lacks; choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL | errno.EAFNOSUPPORT:
+            return f"this machine has no address {host}; set --host to one of its own, or to 127.0.0.1"
+        case _:
+            return f"cannot listen on port {port} of {host}: {error.strerror or error}"

@@ -1,0 +1,83 @@
+"""The last lines that a worker printed, and which of them tell why it died.
+
+Owns a bounded buffer of text. Must not read pipes or write logs (`process.py` does), nor keep more than its
+bounds, however much a worker prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+MAX_LINES = 200
+MAX_BYTES = 64 * 1024
+MAX_LINE_BYTES = 4096
+"""A longer line is cut: it is a dump, not a message."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_MEANINGFUL = re.compile(
+    r"error|fail|exception|fatal|abort|assert|invalid|unable|cannot|can't|could not|not found|not supported"
+    r"|unsupported|unknown|out of memory|no space|missing|corrupt|terminat|refus",
+    re.IGNORECASE,
+)
+_TRACEBACK_NOISE = re.compile(r"^(Traceback \(most recent call last\)|  File |    |\s*\^+\s*$)")
+
+
+class LogTail:
+    """Cuts a byte stream into lines and keeps the last ones."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._num_bytes = 0
+        self._partial = bytearray()
+        self._is_skipping = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """Keep the lines that `data` completes and return them, decoded and without control characters."""
+        *ended, rest = data.split(b"\n")
+        lines = []
+        for part in ended:
+            if not self._is_skipping:
+                lines.append(self._keep(bytes(self._partial) + part))
+            self._partial.clear()
+            self._is_skipping = False
+        if not self._is_skipping:
+            self._partial += rest
+        if len(self._partial) > MAX_LINE_BYTES:
+            lines.append(self._keep(bytes(self._partial)))
+            self._partial.clear()
+            self._is_skipping = True
+        return lines
+
+    def end(self) -> list[str]:
+        """Keep the last line although no newline ended it; return it in a list, if there is one."""
+        if not self._partial:
+            return []
+        line = self._keep(bytes(self._partial))
+        self._partial.clear()
+        return [line]
+
+    def lines(self) -> list[str]:
+        """Return the lines kept, oldest first."""
+        return list(self._lines)
+
+    def text(self) -> str:
+        """Return the lines kept as one text."""
+        return "\n".join(self._lines)
+
+    def last_words(self, max_lines: int = 3) -> str:
+        """Return the last lines that look like a reason, else the very last one; "" when nothing was printed."""
+        spoken = [line.strip() for line in self._lines if line.strip() and not _TRACEBACK_NOISE.match(line)]
+        reasons = [line for line in spoken if _MEANINGFUL.search(line)]
+        return " / ".join(reasons[-max_lines:] or spoken[-1:])
+
+    def _keep(self, raw: bytes) -> str:
+        text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
+        # What a worker prints must not be able to drive a terminal or forge lines of the router's log.
+        line = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", text))
+        self._lines.append(line)
+        self._num_bytes += len(line)
+        while len(self._lines) > MAX_LINES or self._num_bytes > MAX_BYTES:
+            self._num_bytes -= len(self._lines.popleft())
+        return line

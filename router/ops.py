@@ -1,0 +1,140 @@
+"""The routes that show how the server is: `/`, `/health`, `/slots`, `/metrics`.
+
+Reads snapshots only: it must never ask a worker, wake one or keep one awake, and must show no text of any request.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import hdrs, web
+
+from router.auth import Scope
+from router.fleet_views import ModelView, ResidentView
+from router.json_reply import json_response
+from router.lifecycle import WorkerState
+from router.listing import UNAVAILABLE, reason_of, state_of
+from router.routes import Route
+from router.services import SERVICES
+from worker.contract import SlotReport, SlotState, WorkerStatus
+
+if TYPE_CHECKING:
+    from router.supervisor import Supervisor
+
+SILENT_AFTER_S = 15.0
+"""A worker reports once a second; after this long without a line its event loop hangs."""
+STUCK_AFTER_S = 120.0
+"""One pass over a full batch takes a big model on a slow CPU half a minute; after this long the engine hangs."""
+
+_UNHEALTHY = frozenset({UNAVAILABLE, *(state.value for state in (WorkerState.BACKOFF, WorkerState.FAILED))})
+_LEAVING = frozenset({WorkerState.DRAINING.value, WorkerState.STOPPING.value})
+
+
+async def get_health(request: web.Request) -> web.StreamResponse:
+    """Answer 200 if the router (or `?model=`) can take requests, else 503 with the reason."""
+    supervisor = request.app[SERVICES].supervisor
+    if name := request.query.get("model"):
+        return _model_health(supervisor, name)
+    fleet = supervisor.snapshot()
+    states = [view.state for view in fleet.models.values()]
+    waits = [view.oldest_wait_s for view in fleet.models.values() if view.oldest_wait_s is not None]
+    body = {
+        "status": "stopping" if fleet.is_shutting_down else "ok",
+        "models": len(supervisor.catalog.models),
+        "loaded": sum(state is WorkerState.READY for state in states),
+        "queue_length": sum(view.queue_length for view in fleet.models.values()),
+        "oldest_wait_s": round(max(waits), 1) if waits else None,
+    }
+    return json_response(body, status=503 if fleet.is_shutting_down else 200)
+
+
+async def get_slots(request: web.Request) -> web.StreamResponse:
+    """Answer with one entry for each slot of every loaded model (or of `?model=`), as last reported."""
+    supervisor = request.app[SERVICES].supervisor
+    name = request.query.get("model")
+    wanted = supervisor.catalog.resolve(name).spec.name if name else None
+    now_s = time.monotonic()
+    entries = []
+    for model, view in supervisor.snapshot().models.items():
+        if wanted in (None, model):
+            for resident in view.residents:
+                entries += _slot_entries(supervisor, resident, now_s)
+    return json_response(entries)
+
+
+async def get_metrics(request: web.Request) -> web.StreamResponse:
+    """Answer with all metrics of the router and its workers in Prometheus' text format."""
+    body, content_type = request.app[SERVICES].metrics.render(request.headers.get(hdrs.ACCEPT))
+    return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+
+ROUTES = (
+    Route("GET", "/health", get_health, scopes=()),
+    Route("GET", "/slots", get_slots, scopes=(Scope.INFERENCE, Scope.METRICS)),
+    Route("GET", "/metrics", get_metrics, scopes=(Scope.METRICS,)),
+)
+
+
+def why_wedged(status: WorkerStatus, now_s: float) -> str | None:
+    """Return why a worker that says it is ready cannot be believed; None when it can."""
+    silent_s = now_s - status.at_s
+    if silent_s > SILENT_AFTER_S:
+        return f"its worker has not reported for {silent_s:.0f} s"
+    stuck_s = now_s - status.step_at_s
+    if status.has_work and stuck_s > STUCK_AFTER_S:
+        return f"its engine has work and has made no pass for {stuck_s:.0f} s"
+    return None
+
+
+def _model_health(supervisor: Supervisor, name: str) -> web.Response:
+    spec = supervisor.catalog.resolve(name).spec
+    view = supervisor.snapshot().models.get(spec.name)
+    state = state_of(supervisor, spec, view)
+    reason = reason_of(spec, view) or _wedged_reason(supervisor, view)
+    is_healthy = reason is None and state not in _UNHEALTHY and state not in _LEAVING
+    body: dict[str, Any] = {"status": "ok" if is_healthy else "unavailable", "model": spec.name, "state": state}
+    if reason is not None:
+        body["reason"] = reason
+    if view is not None and view.blocked_by is not None:
+        body["waiting_for"] = view.blocked_by
+    return json_response(body, status=200 if is_healthy else 503)
+
+
+def _wedged_reason(supervisor: Supervisor, view: ModelView | None) -> str | None:
+    """Return why the model's ready workers are stuck; None if one of them is not, or there is none."""
+    if view is None:
+        return None
+    ready = [resident for resident in view.residents if resident.state is WorkerState.READY]
+    reasons = []
+    for resident in ready:
+        status = supervisor.status(resident.worker)
+        reasons.append(None if status is None else why_wedged(status, time.monotonic()))
+    return reasons[0] if reasons and all(reasons) else None
+
+
+def _slot_entries(supervisor: Supervisor, resident: ResidentView, now_s: float) -> list[dict[str, Any]]:
+    status = supervisor.status(resident.worker)
+    if status is None:
+        return []
+    context = status.facts.context if status.facts is not None else None
+    return [_slot_entry(resident, slot, context, now_s) for slot in status.slots]
+
+
+def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, now_s: float) -> dict[str, Any]:
+    is_processing = slot.state is not SlotState.IDLE
+    return {
+        "model": resident.worker.model,
+        "replica": resident.worker.replica,
+        "id": slot.id,
+        "state": slot.state.value,
+        "is_processing": is_processing,
+        "request_id": slot.request_id,
+        "n_ctx": context,
+        "prompt_total": slot.prompt_total,
+        "prompt_processed": slot.prompt_processed,
+        "prompt_cached": slot.prompt_cached,
+        "generated": slot.generated,
+        "cached_tokens": slot.cached_tokens,
+        "age_s": round(now_s - slot.started_at_s, 3) if is_processing and slot.started_at_s is not None else None,
+    }

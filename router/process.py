@@ -1,0 +1,216 @@
+"""One worker process: started, spoken to over three pipes, stopped with everything it started, reaped.
+
+Owns the operating system's side of a worker: process group, stdin, status pipe, what it prints. Must not know
+models, leases or the fleet. A process counts as gone only when it is reaped and nobody of its group is left.
+
+    router                                   worker (own session, own process group)
+      launch spec, controls  ── stdin ──▶    end of file = exit
+      StatusLink             ◀─ status fd ─  JSON lines
+      LogTail                ◀─ stdout+err ─ text
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from router.events import ExitReason, WorkerExit
+from router.exits import explain_exit
+from router.log_tail import LogTail
+from router.process_group import living_members, signal_group
+from router.status import StatusLink
+from worker.contract import Control, LaunchSpec, WorkerStatus
+
+logger = logging.getLogger(__name__)
+output_logger = logging.getLogger("router.worker_output")
+
+_PIPES_CLOSE_S = 1.0
+"""After the process is gone, how long its last words may take to be read. Only a process that left the group
+can hold a pipe open longer."""
+
+_GROUP_WARN_S = 5.0
+
+
+class WorkerProcess:
+    """A running (or ended) worker process. Made by `spawn`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str, log: LogTail) -> None:
+        self.pid = process.pid
+        self.log = log
+        self.is_escalated = False
+        """SIGTERM was not enough."""
+        self._process = process
+        self._name = name
+        self._stop: tuple[ExitReason, str] | None = None
+        self._status: StatusLink
+        self._output: _OutputReader
+        self._stdin: asyncio.WriteTransport
+        self._gone: asyncio.Task[WorkerExit]
+
+    @classmethod
+    async def spawn(
+        cls,
+        command: Sequence[str],
+        launch: LaunchSpec,
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        on_status: Callable[[WorkerStatus], None],
+    ) -> Self:
+        """Start the process and send it `launch`, with the real `status_fd` filled in.
+
+        Raises: OSError when the system refuses; nothing is left behind then.
+        """
+        loop = asyncio.get_running_loop()
+        with ExitStack() as ours, ExitStack() as theirs:
+            # Pipes of our own instead of asyncio's: its `wait()` would also wait for a grandchild that holds them.
+            stdin_read, stdin_write = _pipe(theirs, ours)
+            output_read, output_write = _pipe(ours, theirs)
+            status_read, status_write = _pipe(ours, theirs)
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=stdin_read,
+                stdout=output_write,
+                stderr=output_write,
+                pass_fds=(status_write,),
+                start_new_session=True,
+                env=dict(env),
+                cwd=cwd,
+            )
+            ours.pop_all()
+        worker = cls(process, launch.model, LogTail())
+        worker._status = await StatusLink.open(status_read, on_status)
+        worker._output = await _OutputReader.open(output_read, launch.model, worker.log)
+        pipe = os.fdopen(stdin_write, "wb", buffering=0)
+        worker._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+        worker._stdin.write(dataclasses.replace(launch, status_fd=status_write).to_line())
+        worker._gone = loop.create_task(worker._reap(), name=f"reap {launch.model} {process.pid}")
+        return worker
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        """The last line of the status link."""
+        return self._status.last
+
+    def send(self, control: Control) -> None:
+        """Write one line to its stdin; a process that is about to end may not read it."""
+        if not self._stdin.is_closing():
+            self._stdin.write(control.to_line())
+
+    async def wait(self) -> WorkerExit:
+        """Return how it ended, once it is reaped and its process group is empty."""
+        return await asyncio.shield(self._gone)
+
+    async def stop(self, grace_s: float, reason: ExitReason = ExitReason.STOPPED, detail: str = "") -> WorkerExit:
+        """Return once the process is gone: SIGTERM to its group, after `grace_s` SIGKILL.
+
+        A second call with a shorter grace hastens the end; the first call's reason stays.
+        """
+        if self._stop is None and self._process.returncode is None:
+            self._stop = (reason, detail)
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the whole group now; `wait` tells when it is gone."""
+        if self._process.returncode is None:
+            self.is_escalated = True
+            logger.warning("%s: process %d did not stop in time; killing its process group", self._name, self.pid)
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Once it is reaped, its id may belong to somebody else; `_reap` deals with the rest of the group.
+        if self._process.returncode is None:
+            signal_group(self.pid, number)
+
+    async def _reap(self) -> WorkerExit:
+        exit_code = await self._process.wait()
+        signal_group(self.pid, signal.SIGKILL)
+        await self._wait_for_empty_group()
+        if not self._stdin.is_closing():
+            self._stdin.abort()
+        try:
+            async with asyncio.timeout(_PIPES_CLOSE_S):
+                await self._status.wait_closed()
+                await self._output.wait_closed()
+        except TimeoutError:
+            self._status.close()
+            self._output.close()
+        asked, detail = self._stop or (None, "")
+        return explain_exit(
+            exit_code,
+            asked=asked,
+            asked_detail=detail,
+            error=self._status.error,
+            last_words=self.log.last_words(),
+        )
+
+    async def _wait_for_empty_group(self) -> None:
+        """Return when nobody of the group runs. The system sends no notice of it, so this must ask."""
+        pause_s, waited_s = 0.005, 0.0
+        while members := living_members(self.pid):
+            await asyncio.sleep(pause_s)
+            if waited_s < _GROUP_WARN_S <= waited_s + pause_s:
+                logger.warning("%s: processes %s survive SIGKILL; still waiting", self._name, members)
+            waited_s += pause_s
+            pause_s = min(2 * pause_s, 1.0)
+
+
+class _OutputReader(asyncio.Protocol):
+    """Feeds what a worker prints into its tail and, line by line, to the debug log."""
+
+    def __init__(self, name: str, log: LogTail) -> None:
+        self._name = name
+        self._log = log
+        self._transport: asyncio.BaseTransport | None = None
+        self._closed = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(cls, fd: int, name: str, log: LogTail) -> Self:
+        """Return a reader of `fd`, which it owns."""
+        reader = cls(name, log)
+        pipe = os.fdopen(fd, "rb", buffering=0)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: reader, pipe)
+        return reader
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._closed)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._write(self._log.feed(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write(self._log.end())
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            output_logger.debug("%s: %s", self._name, line)
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """Return a pipe whose ends are closed with the stack of the side that uses them."""
+    read, write = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, write)
+    return read, write

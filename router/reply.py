@@ -1,0 +1,151 @@
+"""What the client of one inference request sees: one response, opened once, that ends in exactly one way.
+
+Owns the client's side of a relayed request: headers, the moment at which a stream opens, pings while it is silent, and
+the shape of a failure before and after the status line. Must not know workers, leases or frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from router.dialects import Dialect, error_body, error_event, ping
+from worker.contract import ErrorPayload
+
+EVENT_STREAM = "text/event-stream"
+_EVENT_END = b"\n\n"
+
+
+class ClientGone(Exception):
+    """The client has closed the connection: there is nobody to answer."""
+
+
+def error_response(dialect: Dialect, error: ErrorPayload) -> web.Response:
+    """Return the HTTP response that tells `error`, with `Retry-After` where waiting helps."""
+    response = web.Response(status=error.status, body=error_body(dialect, error), content_type="application/json")
+    if error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    return response
+
+
+class Reply:
+    """The one response of one request.
+
+    A stream's status goes out with its first bytes, so that an early failure keeps its HTTP status; from
+    then on a failure is an event, and the end of the stream never looks like a finished answer.
+    """
+
+    def __init__(self, request: web.Request, dialect: Dialect) -> None:
+        self._request = request
+        self._dialect = dialect
+        self._lock = asyncio.Lock()  # the pings and the answer come from two tasks
+        self._stream: web.StreamResponse | None = None
+        self._wrote_at_s = 0.0
+        self._is_at_event_end = True
+        self.headers: dict[str, str] = {}
+        """Sent with the response, whichever it will be."""
+
+    @property
+    def is_open(self) -> bool:
+        """True when the client has got a status line and a failure can only be told in the stream."""
+        return self._stream is not None
+
+    async def write(self, data: bytes) -> None:
+        """Send `data` as part of an event stream, opening it if need be, at the client's pace.
+
+        Raises: ClientGone.
+        """
+        async with self._lock:
+            await self._write(data)
+
+    async def send(self, content_type: str, body: bytes) -> web.StreamResponse:
+        """Return the response that carries the whole answer at once."""
+        assert not self.is_open
+        response = web.Response(body=body, headers=self.headers)
+        response.headers["Content-Type"] = content_type
+        return response
+
+    async def finish(self) -> web.StreamResponse:
+        """Return the stream, complete. Raises: ClientGone."""
+        async with self._lock:
+            stream = await self._open()
+            await self._end(stream)
+            return stream
+
+    async def fail(self, error: ErrorPayload) -> web.StreamResponse:
+        """Return the response that tells `error`: by its HTTP status, or as the last event of the open stream.
+
+        Raises: ClientGone.
+        """
+        async with self._lock:
+            if self._stream is None:
+                response = error_response(self._dialect, error)
+                response.headers.update(self.headers)
+                return response
+            event = error_event(self._dialect, error)
+            if not self._is_at_event_end:
+                event = _EVENT_END + event  # a half-sent event must not swallow this one
+            await self._write(event)
+            await self._end(self._stream)
+            return self._stream
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, open_after_s: float, ping_interval_s: float) -> AsyncIterator[None]:
+        """Open the stream if nothing was sent for `open_after_s`, and ping whenever it is silent, while inside."""
+        pinger = asyncio.create_task(self._ping_forever(open_after_s, ping_interval_s))
+        try:
+            yield
+        finally:
+            pinger.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ClientGone):
+                await pinger
+
+    async def _ping_forever(self, open_after_s: float, ping_interval_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(open_after_s)
+        async with self._lock:
+            if self._stream is None:
+                await self._write(ping(self._dialect))
+        while True:
+            silent_s = clock() - self._wrote_at_s
+            await asyncio.sleep(max(ping_interval_s - silent_s, 0.001))
+            async with self._lock:
+                if self._is_at_event_end and clock() - self._wrote_at_s >= ping_interval_s:
+                    await self._write(ping(self._dialect))
+
+    async def _write(self, data: bytes) -> None:
+        stream = await self._open()
+        self._is_at_event_end = data.endswith(_EVENT_END)
+        try:
+            await stream.write(data)
+        except ConnectionError:
+            raise ClientGone from None
+        self._wrote_at_s = asyncio.get_running_loop().time()
+
+    async def _open(self) -> web.StreamResponse:
+        if self._stream is None:
+            stream = web.StreamResponse(
+                headers={
+                    "Content-Type": EVENT_STREAM,
+                    "Cache-Control": "no-cache",
+                    "X-Accel-Buffering": "no",  # nginx would send the stream in one lump
+                    **self.headers,
+                }
+            )
+            try:
+                await stream.prepare(self._request)
+            except ConnectionError:
+                raise ClientGone from None
+            self._stream = stream
+        return self._stream
+
+    @staticmethod
+    async def _end(stream: web.StreamResponse) -> None:
+        try:
+            await stream.write_eof()
+        except ConnectionError:
+            raise ClientGone from None

@@ -1,0 +1,248 @@
+"""What the fleet remembers: of each live worker (`Resident`) and of each configured model (`ModelRecord`).
+
+Owns the bookkeeping and what an exit means for the next start. Must not decide who is served, started or
+evicted: that needs all models together and is `fleet.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from router.events import ExitReason, LeaseId, ModelPolicy, WorkerExit, WorkerId
+from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
+from router.waiting import WaitingLine
+
+
+@dataclass(slots=True)
+class Resident:
+    """One incarnation of a worker, from the decision to start it until its exit."""
+
+    worker: WorkerId
+    fingerprint: str
+    """Of the configuration it was started with."""
+    since_s: float
+    """Of the present state."""
+    last_sign_s: float
+    """The last sign of progress while it loads."""
+    last_used_s: float
+    """Last grant or end of a lease; before the first one, when it became ready."""
+    is_preload: bool = False
+    state: WorkerState = WorkerState.STARTING
+    ready_at_s: float | None = None
+    max_leases: int = 0
+    leases: dict[LeaseId, str | None] = field(default_factory=dict)
+    """Granted and not released yet, each with its key's id."""
+    must_leave: bool = False
+    """Unloaded by the operator, removed from the configuration, or the router is shutting down."""
+    is_evicting: bool = False
+    """It was told to drain because another model needs its place."""
+    drain_until_s: float | None = None
+    """When requests that still run are cut off; None = they may take as long as they need."""
+    stop_reason: ExitReason = ExitReason.STOPPED
+
+    def move(self, new: WorkerState, now_s: float) -> None:
+        """The resident is in state `new`. Raises: IllegalTransition."""
+        self.state = advance(self.state, new)
+        self.since_s = now_s
+
+    @property
+    def is_loading(self) -> bool:
+        """It has never been ready and is on its way there."""
+        return self.state in (WorkerState.STARTING, WorkerState.LOADING)
+
+    @property
+    def is_leaving(self) -> bool:
+        """It takes no new leases any more."""
+        return self.state in (WorkerState.DRAINING, WorkerState.STOPPING)
+
+    @property
+    def has_free_lease(self) -> bool:
+        """One more request may go there now."""
+        return self.state is WorkerState.READY and not self.must_leave and len(self.leases) < self.max_leases
+
+    @property
+    def num_leases_by_key(self) -> Counter[str | None]:
+        """How many of its leases each key holds."""
+        return Counter(self.leases.values())
+
+    def leave_by(self, deadline_s: float) -> None:
+        """It has to go, and what still runs on it then is cut off at the earliest deadline ever set."""
+        self.must_leave = True
+        self.drain_until_s = deadline_s if self.drain_until_s is None else min(self.drain_until_s, deadline_s)
+
+
+@dataclass(slots=True)
+class ModelRecord:
+    """One configured model: its policy, its waiters, its workers and what became of earlier ones."""
+
+    policy: ModelPolicy
+    line: WaitingLine = field(default_factory=WaitingLine)
+    residents: dict[int, Resident] = field(default_factory=dict)
+    """By replica number."""
+    rest: WorkerState = WorkerState.UNLOADED
+    """What the model is while it has no resident: UNLOADED, BACKOFF or FAILED."""
+    num_failures: int = 0
+    """In a row."""
+    retry_at_s: float = 0.0
+    """When BACKOFF or FAILED ends."""
+    last_exit: WorkerExit | None = None
+    last_exit_at_s: float = 0.0
+    num_starts: int = 0
+    wish_at_s: float | None = None
+    """When somebody asked for a load without a request of its own; None once it is fulfilled or has failed."""
+    is_preload_due: bool = False
+    turn_ended_s: float | None = None
+    """When its last worker was evicted: its waiters then stand behind those it was evicted for."""
+    turned_away: str | None = None
+    """Why all present waiters are to be refused."""
+    is_removed: bool = False
+
+    @property
+    def serving(self) -> Resident | None:
+        """A resident that takes leases, or will once it has loaded."""
+        for resident in self.residents.values():
+            if not resident.is_leaving:
+                return resident
+        return None
+
+    @property
+    def is_awake(self) -> bool:
+        """Something may still have to be decided about it."""
+        return bool(self.line or self.residents or self.wish_at_s is not None or self.is_preload_due)
+
+    @property
+    def demand_since_s(self) -> float | None:
+        """Since when somebody wants a worker that is not there; None = nobody, or one serves or loads."""
+        if self.serving is not None:
+            return None
+        oldest = self.line.oldest
+        since_s = self.wish_at_s
+        if oldest is not None:
+            since_s = oldest.since_s if since_s is None else min(since_s, oldest.since_s)
+        if since_s is None or self.turn_ended_s is None:
+            return since_s
+        return max(since_s, self.turn_ended_s)
+
+    @property
+    def queue_deadline_s(self) -> float | None:
+        """When the oldest waiter is refused."""
+        oldest = self.line.oldest
+        return None if oldest is None else self._queue_deadline_s(oldest.since_s)
+
+    @property
+    def wish_deadline_s(self) -> float | None:
+        """When a load that finds no place is given up."""
+        return None if self.wish_at_s is None else self._queue_deadline_s(self.wish_at_s)
+
+    def _queue_deadline_s(self, since_s: float) -> float | None:
+        return since_s + self.policy.queue_timeout_s if self.policy.queue_timeout_s > 0 else None
+
+    def is_outdated(self, resident: Resident) -> bool:
+        """`resident` was started with a configuration that has changed since."""
+        return resident.fingerprint != self.policy.fingerprint
+
+    def is_idle(self, resident: Resident) -> bool:
+        """`resident` is ready, serves nobody, and nobody waits for it."""
+        return resident.state is WorkerState.READY and not resident.leases and not self.line
+
+    def idle_unload_at_s(self, resident: Resident) -> float | None:
+        """When idleness alone will unload `resident`; None = it will not."""
+        if not self.is_idle(resident) or self.policy.pin or self.policy.idle_unload_s <= 0:
+            return None
+        return resident.last_used_s + self.policy.idle_unload_s
+
+    def load_deadline_s(self, resident: Resident) -> float | None:
+        """When a load without a further sign of progress is given up."""
+        if not resident.is_loading or self.policy.load_timeout_s <= 0:
+            return None
+        return resident.last_sign_s + self.policy.load_timeout_s
+
+    def adopt(self, policy: ModelPolicy) -> None:
+        """`policy` is in force; a failure of another configuration is forgotten.
+
+        A preload is due when the model had none to try before: it is new in this role, or could not start.
+        """
+        could_preload = self.policy.preload and self.policy.unavailable is None and not self.is_removed
+        if policy.fingerprint != self.policy.fingerprint:
+            could_preload = could_preload and self.rest is not WorkerState.FAILED
+            self.forgive()
+        if not could_preload and self.serving is None:
+            self.is_preload_due = True
+        self.is_preload_due = self.is_preload_due and policy.preload
+        self.policy = policy
+        self.is_removed = False
+
+    def forgive(self) -> None:
+        """Earlier failures no longer keep it from starting."""
+        self.num_failures = 0
+        self.end_pause()
+
+    def end_pause(self) -> None:
+        """It may start now, though the failures still count towards the next pause."""
+        if self.rest is not WorkerState.UNLOADED:
+            self.rest = advance(self.rest, WorkerState.UNLOADED)
+
+    def rest_state(self, now_s: float) -> WorkerState:
+        """Return what it is without a resident: a BACKOFF that is over counts as UNLOADED."""
+        if self.rest is WorkerState.BACKOFF and now_s >= self.retry_at_s:
+            return WorkerState.UNLOADED
+        return self.rest
+
+    def note_ready(self, resident: Resident, max_leases: int, now_s: float) -> None:
+        """`resident` takes leases, and every wish for a load is fulfilled."""
+        if resident.state is WorkerState.STARTING:
+            resident.move(WorkerState.LOADING, now_s)
+        resident.move(WorkerState.READY, now_s)
+        resident.ready_at_s = resident.last_used_s = now_s
+        resident.max_leases = max(1, max_leases)  # with none at all its waiters would hang
+        self.wish_at_s = None
+        self.is_preload_due = False
+
+    def note_exit(self, resident: Resident, exit_: WorkerExit, now_s: float) -> None:
+        """`resident` is gone and `rest` says what that means for the next start.
+
+        Asked for, or run with a configuration that has changed since: UNLOADED. A load that failed: FAILED if
+        the file is bad, else BACKOFF. A crash after it was ready: UNLOADED the first time, BACKOFF when it
+        happens again within `STABLE_S` of being ready.
+        """
+        is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
+        if is_timed_out:
+            exit_ = self._as_load_timeout(exit_)
+        was_asked = resident.state is WorkerState.STOPPING and not is_timed_out
+        was_ready = resident.ready_at_s is not None
+        if resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S:
+            self.num_failures = 0
+            is_stable = True
+        else:
+            is_stable = False
+        after = WorkerState.UNLOADED
+        if not (was_asked or self.is_outdated(resident) or self.is_removed or is_stable):
+            self.num_failures += 1
+            after = self._after_failure(exit_, was_ready, now_s)
+        resident.move(after, now_s)
+        self.rest = after
+        del self.residents[resident.worker.replica]
+        self.last_exit = exit_
+        self.last_exit_at_s = now_s
+        if resident.is_evicting:
+            self.turn_ended_s = now_s
+
+    def _after_failure(self, exit_: WorkerExit, was_ready: bool, now_s: float) -> WorkerState:
+        """Return BACKOFF, FAILED or, after a first crash, UNLOADED, with the end of the pause noted."""
+        if not was_ready:
+            if exit_.reason is ExitReason.BAD_MODEL:
+                self.is_preload_due = False
+                self.retry_at_s = now_s + FAILED_COOL_DOWN_S
+                return WorkerState.FAILED
+            self.retry_at_s = now_s + backoff_s(self.num_failures)
+            return WorkerState.BACKOFF
+        if self.num_failures < 2:
+            return WorkerState.UNLOADED
+        self.retry_at_s = now_s + backoff_s(self.num_failures - 1)
+        return WorkerState.BACKOFF
+
+    def _as_load_timeout(self, exit_: WorkerExit) -> WorkerExit:
+        words = f"it made no progress for {self.policy.load_timeout_s:g} s while loading (load_timeout_s)"
+        detail = f"{words}; {exit_.detail}" if exit_.detail else words
+        return replace(exit_, reason=ExitReason.LOAD_TIMEOUT, detail=detail)

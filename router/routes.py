@@ -1,0 +1,42 @@
+"""The form in which rooms declare their routes, and what a wrong address is answered with.
+
+Owns no route itself. Must not know handlers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from router.auth import Scope
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+DEFAULT_SCOPES = (Scope.INFERENCE,)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """As aiohttp writes it; its value without `{…}` is a metric label."""
+    handler: Handler
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    """A key needs one of them; empty = no key is asked for."""
+    is_counted: bool = False
+    """A request to a model: it gets a log line and counts in the metrics."""
+    is_shown: bool = True
+    """Listed on the start page."""
+
+
+def describe_missing(method: str, path: str, known: Iterable[str]) -> str:
+    """Return what to tell a client that asked for a route that does not exist."""
+    shown = path if len(path) <= 120 else path[:120] + "…"
+    near = difflib.get_close_matches(path.rstrip("/"), list(known), n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"there is no route {method} {shown}; {hint}GET / lists all routes"

@@ -1,0 +1,69 @@
+"""What every handler of the router may use, and what belongs to the request that is being handled.
+
+Owns two records and the ways to reach them. Must hold no behaviour of its own.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from router.account import Account
+from router.auth import Grant, KeyRing
+from router.body import BodyMemory
+from router.dialects import Dialect
+from router.host_guard import HostGuard
+from router.reply import Reply
+from router.settings import RouterSettings
+
+if TYPE_CHECKING:
+    from router.metrics import RouterMetrics
+    from router.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts that one application is made of."""
+
+    supervisor: Supervisor
+    settings: RouterSettings
+    metrics: RouterMetrics
+    keys: KeyRing
+    guard: HostGuard
+    body_memory: BodyMemory
+    started_at: int
+    """Unix seconds; shown as the `created` of every model."""
+
+
+SERVICES = web.AppKey("services", Services)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what is known of it so far."""
+
+    account: Account
+    dialect: Dialect
+    reply: Reply
+    grant: Grant
+
+
+_current: ContextVar[Exchange] = ContextVar("exchange")  # each request runs in a task of its own
+
+
+def open_exchange(exchange: Exchange) -> None:
+    """Make `exchange` the one of this request."""
+    _current.set(exchange)
+
+
+def current_exchange() -> Exchange:
+    """Return the exchange of the request that this task handles."""
+    return _current.get()
+
+
+def find_exchange() -> Exchange | None:
+    """Return the exchange of this task; None when it handles no request."""
+    return _current.get(None)

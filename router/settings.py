@@ -1,0 +1,138 @@
+"""What the operator sets outside `models.yaml`: environment variables `CORRAL_*`, overridden by the command line.
+
+Owns names, types, ranges and defaults. Must not open files, read keys or look at the system: `serve.py` and
+`auth.py` do that with what stands here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "CORRAL_"
+
+
+class LogFormat(StrEnum):
+    """How log lines look; `auto` is `text` on a terminal and `json` elsewhere."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _split_commas(value: Any) -> Any:
+    """Return the parts of a comma-separated text, without blanks; other types pass."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _lower(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _command(value: Any) -> Any:
+    """Return the words of a command that is written as a JSON list; other types pass."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+_Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
+_Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
+
+
+class RouterSettings(BaseSettings):
+    """The router's settings, checked. A field `x` is set by the environment variable `CORRAL_X`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8080, ge=0, le=65535)
+    """0 = any free port; the start-up message tells which."""
+
+    api_keys: _Secrets = ()
+    """Keys that may run models (comma-separated)."""
+    metrics_keys: _Secrets = ()
+    """Keys that may read `/metrics` and `/slots`."""
+    admin_keys: _Secrets = ()
+    """Keys that may do everything, load and unload included."""
+    api_key_file: Path | None = None
+    """A file with one key per line that may run models; `#` starts a comment line."""
+    allow_unauthenticated: bool = False
+    """Serve other addresses than loopback without any key."""
+    allowed_hosts: _Names = ()
+    """Further names in a `Host` header, and origins of pages that may send requests; `*` = any."""
+
+    cache: Path | None = None
+    """Folder for fetched models; None = `$XDG_CACHE_HOME/corral` or `~/.cache/corral`."""
+    offline: bool = False
+    """Never fetch a model; use what lies in the cache."""
+    cores: int | None = Field(None, ge=1, le=4096)
+    """CPU cores that all workers share; None = what the system grants."""
+
+    log_level: Annotated[LogLevel, BeforeValidator(_lower)] = "info"
+    log_format: Annotated[LogFormat, BeforeValidator(_lower)] = LogFormat.AUTO
+
+    stream_open_after_s: float = Field(5.0, ge=0, le=3600)
+    """A stream that has waited this long is opened, so that the client sees signs of life."""
+    ping_interval_s: float = Field(10.0, gt=0, le=3600)
+    """Between two comment lines in a silent stream."""
+    shutdown_drain_s: float = Field(25.0, ge=0, le=86400)
+    """How long a stop waits for running requests. Less than the 30 s after which most supervisors kill."""
+    max_body_memory_bytes: int | None = Field(None, ge=1)
+    """Request bodies held at the same time, all together; None = 8 x `limits.max_body_bytes`."""
+
+    worker_command: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_command)] = None
+    """Starts another program in place of the worker (a JSON list); for tests."""
+
+
+class SettingsError(Exception):
+    """Some settings are wrong; `problems` has one line for each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def read_settings(**overrides: Any) -> RouterSettings:
+    """Return the settings of the environment, with those `overrides` that are not None on top.
+
+    Raises: SettingsError, naming the variable or the option of every wrong value.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return RouterSettings(**given)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, given)) from None
+
+
+def _explain(error: ValidationError, given: dict[str, Any]) -> list[str]:
+    lines = []
+    for problem in error.errors(include_input=False, include_url=False):
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        origin = f"--{name.replace('_', '-')}" if name in given else f"{ENV_PREFIX}{name.upper()}"
+        lines.append(f"{origin}: {problem['msg']}")
+    return lines
+
+
+def unknown_variables(names: Iterable[str], expected: Iterable[str] = ()) -> list[str]:
+    """Return a warning for each `CORRAL_*` name that no setting reads (`expected` names have other readers)."""
+    known = {f"{ENV_PREFIX}{field.upper()}" for field in RouterSettings.model_fields}
+    warnings = []
+    for name in sorted(set(names) - known - set(expected)):
+        if name.startswith(ENV_PREFIX):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            warnings.append(f"the environment variable {name} is not a setting of Corral{hint}")
+    return warnings

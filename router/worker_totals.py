@@ -1,0 +1,78 @@
+"""Counters of workers, kept monotonic over the lives of worker processes.
+
+Owns the sum per model: what dead workers had counted, and the last snapshot of each live one. Must not know
+Prometheus or ask a worker for anything: it is fed with status lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from router.events import WorkerId
+from worker.contract import EngineCounters, Histogram, WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTotals:
+    """What all workers of one model, dead and alive, have counted together."""
+
+    counters: EngineCounters = field(default_factory=EngineCounters)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+
+    def plus(self, status: WorkerStatus) -> ModelTotals:
+        """Return these totals with one worker's snapshot added."""
+        histograms = dict(self.histograms)
+        for name, histogram in status.histograms.items():
+            known = histograms.get(name)
+            histograms[name] = histogram if known is None else add_histograms(known, histogram)
+        return ModelTotals(add_counters(self.counters, status.counters), histograms)
+
+
+class WorkerTotals:
+    """Takes status lines in, gives totals per model out."""
+
+    def __init__(self) -> None:
+        self._dead: dict[str, ModelTotals] = {}
+        self._live: dict[WorkerId, WorkerStatus] = {}
+
+    def update(self, worker: WorkerId, status: WorkerStatus) -> None:
+        """Remember the last snapshot of a live worker."""
+        self._live[worker] = status
+
+    def retire(self, worker: WorkerId) -> None:
+        """Add the worker's last snapshot to what the dead ones left; later snapshots start at zero."""
+        if (last := self._live.pop(worker, None)) is not None:
+            self._dead[worker.model] = self._dead.get(worker.model, ModelTotals()).plus(last)
+
+    def live(self) -> Mapping[WorkerId, WorkerStatus]:
+        """Return the last snapshot of each live worker."""
+        return self._live
+
+    def by_model(self) -> dict[str, ModelTotals]:
+        """Return the totals of every model that ever had a worker, by name in order."""
+        totals = dict(self._dead)
+        for worker, status in self._live.items():
+            totals[worker.model] = totals.get(worker.model, ModelTotals()).plus(status)
+        return dict(sorted(totals.items()))
+
+
+def add_counters(a: EngineCounters, b: EngineCounters) -> EngineCounters:
+    """Return the sum, field by field."""
+    names = (counter.name for counter in dataclasses.fields(EngineCounters))
+    return EngineCounters(**{name: getattr(a, name) + getattr(b, name) for name in names})
+
+
+def add_histograms(old: Histogram, new: Histogram) -> Histogram:
+    """Return the sum in the buckets of `new`.
+
+    Where the bounds differ (another number of slots, say), an old bucket goes into the smallest new one that
+    surely holds it, so that counts and sum stay right and only the resolution suffers.
+    """
+    counts = list(new.counts)
+    for index, count in enumerate(old.counts):
+        is_last = index == len(old.bounds)
+        counts[len(new.bounds) if is_last else bisect_left(new.bounds, old.bounds[index])] += count
+    return Histogram(new.bounds, tuple(counts), old.total + new.total)

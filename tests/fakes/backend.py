@@ -1,0 +1,188 @@
+"""A backend without a model: it keeps its own map of the KV cells and predicts from what is really in them.
+
+The next token is a hash of the tokens found in the sequence's cells, so a cell that is shared, kept or dropped
+wrongly changes the output. It refuses what llama.cpp refuses: gaps, sequence ids beyond the limit, more rows
+than free cells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.contract import ModelFacts
+from worker.engine.batch import Chunk, Clear, KvOp, Share, Trim
+from worker.engine.errors import BackendFailed, ForwardAborted, InvalidBatch, KvCacheFull
+
+END = 0
+"""The end token of the fake vocabulary."""
+
+
+def next_token(prefix: Sequence[int], num_vocab: int) -> int:
+    """Return what the fake model predicts after `prefix`; about one in `num_vocab` is the end token."""
+    digest = hashlib.blake2b(np.asarray(prefix, dtype=np.int64).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % num_vocab
+
+
+def expected_answer(prompt: Sequence[int], max_tokens: int, num_vocab: int, context: int) -> list[int]:
+    """Return the answer of a lone greedy request."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < max_tokens and len(tokens) < context:
+        token = next_token(tokens, num_vocab)
+        if token == END:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+class FakeVocabulary:
+    """Token `n` is the letter with that number; token 0 ends."""
+
+    bos = None
+    eos = END
+    eog = frozenset({END})
+    add_bos = False
+    add_eos = False
+    bos_text = ""
+    eos_text = "</s>"
+    control_texts = ("</s>",)
+    chat_template: str | None = None
+
+    def __init__(self, num_vocab: int) -> None:
+        self.num_vocab = num_vocab
+        self.sampling_defaults: dict[str, float] = {}
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return [ord(letter) % self.num_vocab for letter in text]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return b"" if token == END and not special else bytes([97 + token % 26])
+
+
+class FakeBackend:
+    """Records every forward pass in `passes` as the number of rows of each chunk."""
+
+    def __init__(
+        self,
+        *,
+        num_vocab: int = 64,
+        num_slots: int = 4,
+        context: int = 128,
+        num_cells: int | None = None,
+        can_share: bool = True,
+    ) -> None:
+        self.num_cells = num_cells if num_cells is not None else num_slots * context
+        self.can_share = can_share
+        self.vocabulary = FakeVocabulary(num_vocab)
+        self.facts = ModelFacts(
+            context=context,
+            slots=num_slots,
+            kv_cells=self.num_cells,
+            trained_context=context,
+            num_params=1,
+            size_bytes=1,
+            num_vocab=num_vocab,
+            description="fake",
+            has_chat_template=False,
+            device="cpu",
+        )
+        self.num_slots = num_slots
+        self.passes: list[tuple[int, ...]] = []
+        self.failures: list[int] = []
+        """Codes that the next passes fail with, 0 = this one succeeds."""
+        self.poisoned_token: int | None = None
+        """A pass that holds this token is refused as invalid."""
+        self.num_threads = 0
+        self._cell_tokens: dict[int, int] = {}
+        self._cell_owners: dict[int, set[int]] = {}
+        self._rows: dict[int, list[int]] = {}
+        self._next_cell = 0
+
+    def apply(self, op: KvOp) -> bool:
+        match op:
+            case Clear(seq_id):
+                self._disown(seq_id, 0)
+            case Trim(seq_id, num_tokens):
+                if not self.can_share and num_tokens < self.num_cached(seq_id):
+                    return False
+                self._disown(seq_id, num_tokens)
+            case Share(src, dst, num_tokens):
+                assert self.can_share, "this memory cannot share"
+                assert not self._rows.get(dst), "share into cells that are owned"
+                assert num_tokens <= self.num_cached(src), "share of more than there is"
+                for seq_id in (src, dst):
+                    assert 0 <= seq_id < 256
+                self._rows[dst] = self._rows[src][:num_tokens]
+                for cell in self._rows[dst]:
+                    self._cell_owners[cell].add(dst)
+        return True
+
+    def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
+        code = self.failures.pop(0) if self.failures else 0
+        num_rows = sum(len(chunk.tokens) for chunk in chunks)
+        for chunk in chunks:
+            if not 0 <= chunk.seq_id < self.num_slots or chunk.start != self.num_cached(chunk.seq_id):
+                raise InvalidBatch(f"position {chunk.start} of sequence {chunk.seq_id} leaves a gap")
+            if self.poisoned_token is not None and self.poisoned_token in chunk.tokens:
+                raise InvalidBatch("a token out of range")
+        match code:
+            case 1:
+                raise KvCacheFull
+            case 2:
+                raise ForwardAborted
+            case -1:
+                raise InvalidBatch("injected")
+        if num_rows > self.num_cells - len(self._cell_owners):
+            raise KvCacheFull
+        rows = []
+        for index, chunk in enumerate(chunks):
+            if code < -1 and index == 1:
+                raise BackendFailed(code)  # the first chunk has been stored by then
+            for token in chunk.tokens:
+                self._store(chunk.seq_id, int(token))
+            if chunk.wants_logits:
+                rows.append(self._logits(chunk.seq_id))
+        if code < -1:
+            raise BackendFailed(code)
+        self.passes.append(tuple(len(chunk.tokens) for chunk in chunks))
+        return np.stack(rows) if rows else np.empty((0, self.vocabulary.num_vocab), dtype=np.float32)
+
+    def num_cached(self, seq_id: int) -> int:
+        return len(self._rows.get(seq_id, ()))
+
+    def set_threads(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+
+    def close(self) -> None:
+        self._rows.clear()
+
+    def tokens_of(self, seq_id: int) -> list[int]:
+        """Return the tokens that are really in the cells of the sequence."""
+        return [self._cell_tokens[cell] for cell in self._rows.get(seq_id, ())]
+
+    def num_used(self) -> int:
+        """Return how many cells have an owner."""
+        return len(self._cell_owners)
+
+    def _store(self, seq_id: int, token: int) -> None:
+        cell = self._next_cell
+        self._next_cell += 1
+        self._cell_tokens[cell] = token
+        self._cell_owners[cell] = {seq_id}
+        self._rows.setdefault(seq_id, []).append(cell)
+
+    def _disown(self, seq_id: int, num_tokens: int) -> None:
+        rows = self._rows.get(seq_id, [])
+        for cell in rows[num_tokens:]:
+            self._cell_owners[cell].discard(seq_id)
+            if not self._cell_owners[cell]:
+                del self._cell_owners[cell]
+        self._rows[seq_id] = rows[:num_tokens]
+
+    def _logits(self, seq_id: int) -> npt.NDArray[np.float32]:
+        row = np.zeros(self.vocabulary.num_vocab, dtype=np.float32)
+        row[next_token(self.tokens_of(seq_id), self.vocabulary.num_vocab)] = 10.0
+        return row

@@ -1,0 +1,68 @@
+"""A driver for the engine's core on the fake backend: a clock that ticks once a step, answers by request."""
+
+from __future__ import annotations
+
+import itertools
+
+from tests.fakes.backend import FakeBackend, expected_answer
+from worker.contract import SlotState
+from worker.engine.core import EngineCore
+from worker.engine.request import GenerationRequest, Output, RequestId, SamplingParams
+from worker.engine.scheduler import SchedulerOptions
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Bench:
+    """A core, a clock that ticks once a step, and the outputs by request."""
+
+    def __init__(self, backend: FakeBackend, **changes: int) -> None:
+        self.backend = backend
+        self.now_s = 0.0
+        options = {
+            "num_slots": backend.num_slots,
+            "context": backend.facts.context,
+            "num_cells": backend.num_cells,
+            "max_rows": 32,
+            "max_rows_beside": 8,
+            "end_tokens": backend.vocabulary.eog,
+            "can_share": backend.can_share,
+        } | changes
+        self.core = EngineCore(backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=True)
+        self.answers: dict[int, list[int]] = {}
+        self.ends: dict[int, Output] = {}
+        self._ids = itertools.count(1)
+
+    def submit(self, prompt: list[int], max_tokens: int = 8, **fields: object) -> RequestId:
+        request_id = RequestId(next(self._ids))
+        self.core.submit(request_id, GenerationRequest(tuple(prompt), max_tokens, GREEDY, **fields))  # type: ignore[arg-type]
+        self.answers[request_id] = []
+        return request_id
+
+    def step(self) -> list[Output]:
+        self.now_s += 1.0
+        outputs = self.core.step()
+        for output in outputs:
+            self.answers[output.request_id] += output.tokens
+            if output.finish:
+                self.ends[output.request_id] = output
+        return outputs
+
+    def run(self, max_steps: int = 2000) -> None:
+        for _ in range(max_steps):
+            if not self.core.has_work:
+                self.core.check_cells()
+                return
+            self.step()
+        raise AssertionError("the engine did not come to an end")
+
+    def states(self) -> list[SlotState]:
+        return [slot.state for slot in self.core.scheduler.slots]
+
+    def expected(self, prompt: list[int], max_tokens: int = 8) -> list[int]:
+        facts = self.backend.facts
+        return expected_answer(prompt, max_tokens, facts.num_vocab, facts.context)
+
+
+def prompt_of(length: int, start: int = 1) -> list[int]:
+    return [1 + (start * 7 + i * 3) % 60 for i in range(length)]

@@ -1,0 +1,234 @@
+"""A supervisor without processes: leases lead to a worker in this process, whose answers are scripted frames.
+
+Owns just enough to test the HTTP side: what a lease gives or refuses, and what goes over the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from router.catalog import Catalog, ModelSpec
+from router.errors import RouterError
+from router.events import WorkerExit, WorkerId
+from router.fetch.protocol import FetchProgress
+from router.fleet_views import FleetSnapshot, ModelView, ResidentView
+from router.lifecycle import WorkerState
+from worker.contract import FRAMES_CONTENT_TYPE, ErrorPayload, FrameType, Header, WorkerStatus, encode_frame
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+@dataclass
+class Received:
+    """One request as the worker got it."""
+
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self.raw)
+        return body
+
+
+class Sender:
+    """What a script writes its answer with."""
+
+    def __init__(self, request: web.Request, content_type: str) -> None:
+        self._request = request
+        self._response = web.StreamResponse(
+            headers={"Content-Type": FRAMES_CONTENT_TYPE, Header.CONTENT_TYPE: content_type}
+        )
+
+    @property
+    def headers(self) -> Any:
+        return self._response.headers
+
+    @property
+    def response(self) -> web.StreamResponse:
+        return self._response
+
+    async def start(self) -> None:
+        await self._response.prepare(self._request)
+
+    async def raw(self, data: bytes) -> None:
+        await self.start()
+        await self._response.write(data)
+
+    async def data(self, data: bytes) -> None:
+        await self.raw(encode_frame(FrameType.DATA, data))
+
+    async def error(self, error: ErrorPayload) -> None:
+        await self.raw(encode_frame(FrameType.ERROR, error.to_json()))
+
+    async def end(self, outcome: str = "ok", **more: Any) -> None:
+        await self.raw(encode_frame(FrameType.END, json.dumps({"outcome": outcome} | more).encode()))
+
+    def cut(self) -> None:
+        """The worker dies: its connection ends where it is."""
+        assert self._request.transport is not None
+        self._request.transport.abort()
+
+
+Script = Callable[[Received, Sender], Awaitable[None]]
+
+
+async def say_hello(received: Received, sender: Sender) -> None:
+    """Answer "hello", as a stream or whole, as the request asked."""
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    if received.body.get("stream") is True:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS
+        await sender.data(b'data: {"n":1}\n\n')
+        await sender.data(b"data: [DONE]\n\n")
+    else:
+        await sender.data(b'{"text":"hello"}')
+    await sender.end(usage=usage, finish_reasons=["stop"])
+
+
+class ScriptedWorker:
+    """Serves a Unix socket; every request is answered by `script`."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self.socket_path = socket_path
+        self.script: Script = say_hello
+        self.received: list[Received] = []
+        self.num_aborted = 0
+        self.aborted = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=2**30)
+        app.router.add_post("/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(self.socket_path)).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.socket_path.unlink(missing_ok=True)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        received = Received(request.path, dict(request.headers), await request.read())
+        self.received.append(received)
+        self.arrived.set()
+        sender = Sender(request, JSON)
+        try:
+            await self.script(received, sender)
+        except asyncio.CancelledError:
+            self.num_aborted += 1
+            self.aborted.set()
+            raise
+        return sender.response
+
+
+@dataclass
+class FakeLease:
+    worker: WorkerId
+    session: aiohttp.ClientSession
+    queue_s: float = 0.25
+    load_s: float = 0.5
+
+
+@dataclass
+class FakeSupervisor:
+    """Grants leases to the workers at `sockets`, in turn; the last one stays."""
+
+    catalog: Catalog
+    sockets: list[Path]
+    refusal: RouterError | None = None
+    gate: asyncio.Event | None = None
+    """Leases wait for it."""
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request waits for a lease."""
+    num_leases: int = 0
+    granted: list[tuple[str, int, str | None]] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    unloaded: list[str] = field(default_factory=list)
+    views: dict[str, ModelView] = field(default_factory=dict)
+    statuses: dict[WorkerId, WorkerStatus] = field(default_factory=dict)
+    progress: dict[str, FetchProgress] = field(default_factory=dict)
+    contexts: dict[str, int] = field(default_factory=dict)
+    is_shutting_down: bool = False
+    _sessions: list[aiohttp.ClientSession] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def lease(self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None) -> AsyncIterator[FakeLease]:
+        self.num_leases += 1
+        try:
+            if self.gate is not None:
+                self.waiting.set()
+                await self.gate.wait()
+            if self.refusal is not None:
+                raise self.refusal
+            self.granted.append((spec.name, priority, key_id))
+            path = self.sockets[0] if len(self.sockets) == 1 else self.sockets.pop(0)
+            session = aiohttp.ClientSession(
+                "http://worker", connector=aiohttp.UnixConnector(str(path)), cookie_jar=aiohttp.DummyCookieJar()
+            )
+            self._sessions.append(session)
+            yield FakeLease(WorkerId(spec.name, 0, len(self.granted)), session)
+        finally:
+            self.num_leases -= 1
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+    def load(self, model: str) -> None:
+        self.loaded.append(model)
+
+    def unload(self, model: str) -> None:
+        self.unloaded.append(model)
+
+    def snapshot(self) -> FleetSnapshot:
+        views = {name: self.views.get(name) or make_view(name) for name in self.catalog.models}
+        return FleetSnapshot(views, self.is_shutting_down)
+
+    def status(self, worker: WorkerId) -> WorkerStatus | None:
+        return self.statuses.get(worker)
+
+    def fetch_progress(self, model: str) -> FetchProgress | None:
+        return self.progress.get(model)
+
+    def context_of(self, spec: ModelSpec) -> int | None:
+        return self.contexts.get(spec.name, spec.context)
+
+
+def make_view(
+    name: str,
+    state: WorkerState = WorkerState.UNLOADED,
+    *,
+    residents: tuple[ResidentView, ...] = (),
+    last_exit: WorkerExit | None = None,
+    queue_length: int = 0,
+    oldest_wait_s: float | None = None,
+) -> ModelView:
+    return ModelView(
+        name=name,
+        state=state,
+        queue_length=queue_length,
+        oldest_wait_s=oldest_wait_s,
+        residents=residents,
+        last_exit=last_exit,
+        last_exit_ago_s=None if last_exit is None else 3.0,
+        retry_in_s=None,
+        num_starts=0,
+        blocked_by=None,
+    )
+
+
+def make_resident(model: str, state: WorkerState = WorkerState.READY) -> ResidentView:
+    return ResidentView(WorkerId(model, 0, 1), state, 0, 6, 0.0, 0.0, None)

@@ -1,0 +1,44 @@
+"""Every end of a request is one outcome of the closed set."""
+
+from __future__ import annotations
+
+import pytest
+
+from router import errors
+from router.account import Account, Outcome, outcome_of
+from worker.contract import ErrorPayload
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (errors.BadRequest("x"), Outcome.REJECTED),
+        (errors.Unauthorized("x"), Outcome.REJECTED),
+        (errors.ModelNotFound("x"), Outcome.REJECTED),
+        (errors.TooManyRequests("x"), Outcome.REJECTED),
+        (errors.ShuttingDown("x"), Outcome.REJECTED),
+        (errors.QueueTimeout("x"), Outcome.TIMEOUT),
+        (errors.RequestTimeout("x"), Outcome.TIMEOUT),
+        (errors.WorkerDied("x"), Outcome.WORKER_DIED),
+        (errors.ModelUnavailable("x"), Outcome.ERROR),
+        (errors.RouterError("x"), Outcome.ERROR),
+        (errors.WorkerRefused(ErrorPayload(400, "c", "m")), Outcome.REJECTED),
+        (errors.WorkerRefused(ErrorPayload(500, "c", "m")), Outcome.ERROR),
+    ],
+)
+def test_error_has_its_outcome(error: errors.RouterError, outcome: Outcome) -> None:
+    assert outcome_of(error) is outcome
+
+
+def test_refusal_after_half_an_answer_is_an_error() -> None:
+    account = Account("id", "/v1/completions", 0.0, first_byte_at_s=1.0)
+    account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m")))
+    assert account.outcome is Outcome.ERROR
+
+
+def test_log_fields_without_a_value_are_left_out() -> None:
+    account = Account("id", "/v1/completions", accepted_at_s=10.0, first_byte_at_s=10.5)
+    fields = account.log_fields(now_s=12.0)
+    assert (fields["ttft_s"], fields["total_s"]) == (0.5, 2.0)
+    assert not {"model", "alias", "key", "code", "prompt_tokens", "finish"} & fields.keys()
+    assert None not in fields.values()

@@ -1,0 +1,158 @@
+"""Models are listed as OpenAI's and llama-server's clients expect, and found by every name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.catalog import AliasSpec
+from router.events import ExitReason, WorkerExit
+from router.fetch.protocol import FetchProgress
+from router.lifecycle import WorkerState
+from tests.fakes.supervisor import make_view
+from tests.support.http_side import CHAT, STARTED_AT, http_side, make_catalog, make_spec
+
+SEGV = WorkerExit(ExitReason.CRASHED, "killed by SIGSEGV", -11)
+
+
+async def listed(side: Any, path: str = "/v1/models") -> dict[str, dict[str, Any]]:
+    body = await (await side.client.get(path)).json()
+    assert body["object"] == "list"
+    return {entry["id"]: entry for entry in body["data"]}
+
+
+async def test_models_and_listed_aliases_are_entries_with_their_root() -> None:
+    async with http_side() as side:
+        models = await listed(side)
+        assert list(models) == ["smol", "gpt", "org/smol:fast", "gem"]
+        assert models["gpt"]["root"] == "smol"
+        assert models["gpt"]["parent"] == "smol"
+        assert models["smol"]["root"] == "smol"
+        assert models["smol"]["parent"] is None
+        assert models["smol"]["aliases"] == ["gpt", "org/smol:fast"]
+        assert models["gem"]["aliases"] == [], "hidden names stay hidden everywhere"
+        for entry in models.values():
+            assert (entry["object"], entry["owned_by"], entry["created"]) == ("model", "corral", STARTED_AT)
+
+
+async def test_effective_context_is_known_before_a_model_is_loaded() -> None:
+    async with http_side() as side:
+        side.supervisor.contexts["gem"] = 32768
+        models = await listed(side)
+        assert (models["smol"]["context_length"], models["smol"]["max_model_len"]) == (2048, 2048)
+        assert models["gem"]["context_length"] == 32768
+        assert models["gem"]["state"] == "unloaded"
+
+
+@pytest.mark.parametrize("path", ["org%2Fsmol:fast", "org/smol:fast", "org%2Fsmol%3Afast"])
+async def test_name_with_slash_and_colon_is_found(path: str) -> None:
+    async with http_side() as side:
+        reply = await side.client.get(f"/v1/models/{path}")
+        assert reply.status == 200
+        entry = await reply.json()
+        assert (entry["id"], entry["root"]) == ("org/smol:fast", "smol")
+
+
+async def test_hidden_alias_is_found_by_name() -> None:
+    async with http_side() as side:
+        assert (await (await side.client.get("/v1/models/secret")).json())["root"] == "gem"
+
+
+async def test_unknown_model_is_a_404_with_the_nearest_name() -> None:
+    async with http_side() as side:
+        for reply in (await side.client.get("/v1/models/smoll"), await side.client.post(CHAT, json={"model": "smoll"})):
+            error = (await reply.json())["error"]
+            assert (reply.status, error["code"], error["param"]) == (404, "model_not_found", "model")
+            assert "`smol`" in error["message"]
+
+
+async def test_request_without_a_model_goes_to_the_only_one() -> None:
+    async with http_side(make_catalog(make_spec("only"))) as side:
+        await side.client.post(CHAT, json={"messages": []})
+        assert side.supervisor.granted == [("only", 0, None)]
+
+
+async def test_request_without_a_model_among_several_is_told_to_name_one() -> None:
+    async with http_side() as side:
+        reply = await side.client.post(CHAT, json={"messages": []})
+        assert (reply.status, (await reply.json())["error"]["param"]) == (400, "model")
+
+
+async def test_reasons_tell_an_unavailable_a_failed_and_an_unused_model_apart() -> None:
+    catalog = make_catalog(make_spec("lost", problem="there is no file /x.gguf"), make_spec("bad"), make_spec("new"))
+    async with http_side(catalog) as side:
+        side.supervisor.views["bad"] = make_view("bad", WorkerState.BACKOFF, last_exit=SEGV)
+        models = await listed(side)
+        assert (models["lost"]["state"], models["lost"]["reason"]) == ("unavailable", "there is no file /x.gguf")
+        assert (models["bad"]["state"], models["bad"]["reason"]) == ("backoff", "killed by SIGSEGV")
+        assert models["bad"]["last_exit"] == {
+            "reason": "crashed",
+            "detail": "killed by SIGSEGV",
+            "exit_code": -11,
+            "ago_s": 3.0,
+        }
+        assert models["new"]["state"] == "unloaded"
+        assert "reason" not in models["new"]
+        assert "last_exit" not in models["new"]
+
+
+async def test_download_is_a_state_with_progress() -> None:
+    async with http_side() as side:
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.STARTING)
+        side.supervisor.progress["smol"] = FetchProgress("downloading", 10, 100)
+        smol = (await listed(side))["smol"]
+        assert smol["state"] == "downloading"
+        assert smol["progress"] == {"phase": "downloading", "done_bytes": 10, "total_bytes": 100}
+        assert (await listed(side, "/models"))["smol"]["status"] == {"value": "downloading"}
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        (WorkerState.UNLOADED, "unloaded"),
+        (WorkerState.STARTING, "loading"),
+        (WorkerState.LOADING, "loading"),
+        (WorkerState.READY, "loaded"),
+        (WorkerState.DRAINING, "unloading"),
+        (WorkerState.STOPPING, "unloading"),
+        (WorkerState.BACKOFF, "unloaded"),
+        (WorkerState.FAILED, "unloaded"),
+    ],
+)
+async def test_states_have_llama_servers_words(state: WorkerState, word: str) -> None:
+    async with http_side() as side:
+        side.supervisor.views["smol"] = make_view("smol", state, last_exit=SEGV)
+        models = await listed(side, "/models")
+        assert list(models) == ["smol", "gem"], "aliases are a field here"
+        assert models["smol"]["aliases"] == ["gpt", "org/smol:fast"]
+        status = models["smol"]["status"]
+        assert status["value"] == word
+        has_failed = state in (WorkerState.BACKOFF, WorkerState.FAILED)
+        assert status.get("failed", False) is has_failed
+        if has_failed:
+            assert (status["exit_code"], status["reason"]) == (-11, "killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("path", "worker_path"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/completions", "/v1/completions"),
+        ("/completions", "/v1/completions"),
+    ],
+)
+async def test_inference_routes_work_with_and_without_the_prefix(path: str, worker_path: str) -> None:
+    async with http_side() as side:
+        assert (await side.client.post(path, json={"model": "smol"})).status == 200
+        assert side.worker.received[0].path == worker_path
+        assert side.num_requests(route=worker_path, outcome="ok") == 1
+
+
+async def test_name_that_no_header_can_carry_is_encoded() -> None:
+    spec = make_spec("modèle", aliases={"a b%": AliasSpec("a b%")})
+    async with http_side(make_catalog(spec)) as side:
+        reply = await side.client.post(CHAT, json={"model": "a b%"})
+        assert reply.headers["X-Corral-Model"] == "mod%C3%A8le"
+        assert reply.headers["X-Corral-Alias"] == "a b%25"

@@ -1,0 +1,193 @@
+"""Around every handler: one error shape, request ids, host check, keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from router.later import ROUTES as LATER
+from tests.fakes.supervisor import FakeSupervisor
+from tests.support.http_side import CHAT, http_side
+
+KEYS = {"api_keys": "user", "metrics_keys": "prom", "admin_keys": "root"}
+
+
+async def test_unknown_route_is_a_json_404_with_the_nearest_one() -> None:
+    async with http_side() as side:
+        reply = await side.client.post("/v1/chat/completion", json={})
+        error = (await reply.json())["error"]
+        assert (reply.status, error["code"]) == (404, "not_found")
+        assert "/v1/chat/completions" in error["message"]
+        assert reply.headers["X-Request-Id"]
+
+
+@pytest.mark.parametrize("path", ["//v1/chat/completions", "/v1/chat/completions/", "/v1/v1/chat/completions"])
+async def test_address_that_is_nearly_right_is_told_the_right_one(path: str) -> None:
+    async with http_side() as side:
+        site = f"http://{side.client.host}:{side.client.port}"
+        reply = await side.client.session.post(site + path, json={})
+        assert reply.status == 404
+        assert "did you mean /v1/chat/completions?" in (await reply.json())["error"]["message"]
+
+
+async def test_wrong_method_is_a_json_405_with_the_allowed_ones() -> None:
+    async with http_side() as side:
+        reply = await side.client.get(CHAT)
+        assert (reply.status, (await reply.json())["error"]["code"]) == (405, "method_not_allowed")
+        assert reply.headers["Allow"] == "POST"
+
+
+async def test_head_is_answered_where_get_is() -> None:
+    async with http_side() as side:
+        reply = await side.client.head("/health")
+        assert (reply.status, await reply.read()) == (200, b"")
+
+
+@pytest.mark.parametrize("path", [route.path.replace("{rest:.*}", "x") for route in LATER])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_route_of_a_later_release_says_what_is_missing(path: str, method: str) -> None:
+    async with http_side() as side:
+        reply = await side.client.request(method, path)
+        error = (await reply.json())["error"]
+        assert (reply.status, error["code"]) == (501, "not_available_yet")
+        assert path in error["message"]
+
+
+async def test_fault_of_the_router_is_a_json_500_that_names_the_log_entry(caplog: pytest.LogCaptureFixture) -> None:
+    async with http_side() as side:
+        side.supervisor.snapshot = None  # type: ignore[assignment]
+        reply = await side.client.get("/v1/models")
+        error = (await reply.json())["error"]
+        assert (reply.status, error["code"]) == (500, "internal_error")
+        assert reply.headers["X-Request-Id"] in error["message"]
+        assert "NoneType" not in error["message"]
+        assert any(record.exc_info for record in caplog.records)
+
+
+async def test_fault_of_the_router_in_an_open_stream_is_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+
+    async def break_later(*_: object) -> None:
+        await gate.wait()
+        raise KeyError("oops")
+
+    async with http_side(stream_open_after_s=0) as side:
+        monkeypatch.setattr("router.relay.Relay._attempt", break_later)
+        reply = await side.client.post(CHAT, json={"model": "smol", "stream": True})
+        await reply.content.readuntil(b": ping\n\n")
+        gate.set()
+        assert b'"internal_error"' in await reply.content.read()
+
+
+async def test_every_reply_has_an_id_of_its_own() -> None:
+    async with http_side() as side:
+        ids = set()
+        for path in ("/", "/health", "/v1/models", "/nothing", "/props"):
+            reply = await side.client.get(path, headers={"X-Request-Id": "mine"})
+            ids.add(reply.headers["X-Request-Id"])
+        assert len(ids) == 5
+        assert "mine" not in ids
+
+
+async def test_cors_is_off() -> None:
+    async with http_side() as side:
+        host = f"http://{side.client.host}:{side.client.port}"
+        preflight = await side.client.options(CHAT, headers={"Origin": host, "Access-Control-Request-Method": "POST"})
+        assert preflight.status == 405
+        reply = await side.client.get("/v1/models", headers={"Origin": host})
+        assert reply.status == 200
+        for answer in (preflight, reply):
+            assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+
+
+async def test_foreign_host_or_page_is_refused_before_anything_else() -> None:
+    async with http_side() as side:
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            for path in ("/health", "/v1/models", "/nothing"):
+                reply = await side.client.get(path, headers=headers)
+                assert reply.status == 403
+                assert "CORRAL_ALLOWED_HOSTS" in (await reply.json())["error"]["message"]
+            order = await side.client.post("/models/load", json={"model": "smol"}, headers=headers)
+            assert order.status == 403
+        assert side.supervisor.loaded == []
+
+
+EVERYTHING = [
+    ("POST", CHAT, "user"),
+    ("POST", "/v1/completions", "user"),
+    ("GET", "/v1/models", "user"),
+    ("GET", "/v1/models/smol", "user"),
+    ("GET", "/models", "user"),
+    ("GET", "/slots", "user"),
+    ("GET", "/slots", "prom"),
+    ("GET", "/metrics", "prom"),
+    ("POST", "/models/load", "root"),
+    ("POST", "/models/unload", "root"),
+    ("GET", "/props", "user"),
+    ("GET", "/nothing", "user"),
+    ("POST", "/admin/reload", "root"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "key"), EVERYTHING)
+async def test_route_is_closed_without_a_key_and_open_with_the_right_one(method: str, path: str, key: str) -> None:
+    async with http_side(keys=KEYS) as side:
+        body = {"json": {"model": "smol"}} if method == "POST" else {}
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
+            reply = await side.client.request(method, path, headers=headers, **body)
+            assert reply.status == 401
+            assert (await reply.json())["error"]["code"] == "invalid_api_key"
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
+        for good in (key, "root"):
+            reply = await side.client.request(method, path, headers={"Authorization": f"Bearer {good}"}, **body)
+            assert reply.status in (200, 404, 501)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key"),
+    [
+        ("POST", "/models/load", "user"),
+        ("POST", "/models/unload", "user"),
+        ("POST", "/admin/reload", "user"),
+        ("GET", "/metrics", "user"),
+        ("POST", CHAT, "prom"),
+        ("GET", "/v1/models", "prom"),
+    ],
+)
+async def test_key_without_the_scope_is_told_which_one_it_lacks(method: str, path: str, key: str) -> None:
+    async with http_side(keys=KEYS) as side:
+        reply = await side.client.request(method, path, headers={"x-api-key": key})
+        assert reply.status == 403
+        assert "scope" in (await reply.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/health?model=smol"])
+async def test_health_and_start_page_need_no_key(path: str) -> None:
+    async with http_side(keys=KEYS) as side:
+        assert (await side.client.get(path)).status == 200
+
+
+async def test_key_in_the_address_is_not_accepted() -> None:
+    async with http_side(keys=KEYS) as side:
+        assert (await side.client.get("/v1/models?api_key=user&key=user")).status == 401
+
+
+async def test_refused_keys_are_counted_and_never_reach_a_worker() -> None:
+    async with http_side(keys=KEYS) as side:
+        await side.client.post(CHAT, json={"model": "smol"})
+        assert side.num_requests(outcome="rejected") == 1
+        assert side.supervisor.granted == []
+
+
+async def test_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
+    async with http_side() as side:
+        reply = await side.client.post(CHAT, json={"model": "smol"}, expect100=True)
+        assert reply.status == 200
+
+
+def test_fake_supervisor_has_what_the_real_one_has() -> None:
+    from router.supervisor import Supervisor
+
+    shared = ("lease", "load", "unload", "snapshot", "status", "fetch_progress", "context_of")
+    assert all(hasattr(Supervisor, name) and hasattr(FakeSupervisor, name) for name in shared)

@@ -1,0 +1,132 @@
+"""Who may do what: keys from every place, one answer to every wrong one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from router.auth import ALL_SCOPES, KeyProblem, KeyRing, Scope, load_key_ring
+from router.catalog import KeySpec
+from router.errors import Forbidden, Unauthorized
+from router.settings import RouterSettings
+
+
+def make_ring(tmp_path: Path, *, keys: tuple[KeySpec, ...] = (), **settings: object) -> KeyRing:
+    return load_key_ring(RouterSettings(**settings), keys, {"TEAM_KEY": "team-secret\n"})  # type: ignore[arg-type]
+
+
+def test_without_keys_everybody_may_do_everything() -> None:
+    ring = KeyRing()
+    assert ring.is_empty
+    assert ring.check({}).scopes == ALL_SCOPES
+    assert ring.check({"Authorization": "Bearer whatever"}).key_id is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer right"},
+        {"Authorization": "bearer right"},
+        {"Authorization": "BEARER   right "},
+        {"x-api-key": "right"},
+        {"Authorization": "Basic abc", "x-api-key": "right"},
+        {"Authorization": "Bearer wrong", "x-api-key": "right"},
+    ],
+)
+def test_key_is_accepted_in_either_header(tmp_path: Path, headers: dict[str, str]) -> None:
+    assert make_ring(tmp_path, api_keys="right").check(headers).key_id == "env-1"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "right"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer righ"},
+        {"Authorization": "Bearer rightx"},
+        {"Authorization": "Basic right"},
+        {"Authorization": "Bearer r\udcffight"},
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+    ],
+)
+def test_every_failure_gets_the_same_short_answer(tmp_path: Path, headers: dict[str, str]) -> None:
+    with pytest.raises(Unauthorized) as refusal:
+        make_ring(tmp_path, api_keys="right").check(headers)
+    assert refusal.value.message == (
+        "a valid API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
+    )
+
+
+def test_keys_come_from_the_environment_a_file_and_the_catalogue(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# ours\n\n one \ntwo\n")
+    (tmp_path / "team").write_text("filed\n")
+    ring = make_ring(
+        tmp_path,
+        api_keys="a, b,",
+        admin_keys="root",
+        metrics_keys="prom",
+        api_key_file=tmp_path / "keys",
+        keys=(
+            KeySpec("team", env="TEAM_KEY", scopes=frozenset({"inference", "metrics"})),
+            KeySpec("hashed", sha256=hashlib.sha256(b"plain").hexdigest(), scopes=frozenset({"admin"})),
+            KeySpec("filed", file=tmp_path / "team"),
+        ),
+    )
+    granted = {
+        key: ring.check({"x-api-key": key})
+        for key in ("a", "b", "root", "prom", "one", "two", "team-secret", "plain", "filed")
+    }
+    assert [grant.key_id for grant in granted.values()] == [
+        "env-1",
+        "env-2",
+        "admin-1",
+        "metrics-1",
+        "file-1",
+        "file-2",
+        "team",
+        "hashed",
+        "filed",
+    ]
+    assert granted["a"].scopes == {Scope.INFERENCE}
+    assert granted["prom"].scopes == {Scope.METRICS}
+    assert granted["team-secret"].scopes == {Scope.INFERENCE, Scope.METRICS}
+    with pytest.raises(Unauthorized):
+        ring.check({"x-api-key": "# ours"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (KeySpec("x", env="NOT_SET"), "NOT_SET is not set"),
+        (KeySpec("x", file=Path("/nonexistent/keys")), "/nonexistent/keys"),
+        (KeySpec("x"), "`env`, `file` or `sha256`"),
+    ],
+)
+def test_missing_key_stops_the_start_instead_of_leaving_the_door_open(
+    tmp_path: Path, spec: KeySpec, words: str
+) -> None:
+    with pytest.raises(KeyProblem, match=r"keys\.x") as problem:
+        make_ring(tmp_path, keys=(spec,))
+    assert words in str(problem.value)
+
+
+def test_key_file_without_a_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# nothing yet\n")
+    with pytest.raises(KeyProblem, match="has no key in it"):
+        make_ring(tmp_path, api_key_file=tmp_path / "keys")
+
+
+def test_admin_scope_includes_the_others(tmp_path: Path) -> None:
+    ring = make_ring(tmp_path, api_keys="user", admin_keys="root")
+    admin, user = ring.check({"x-api-key": "root"}), ring.check({"x-api-key": "user"})
+    for scope in Scope:
+        admin.require(scope)
+    user.require(Scope.METRICS, Scope.INFERENCE)
+    with pytest.raises(Forbidden, match="`admin`"):
+        user.require(Scope.ADMIN)

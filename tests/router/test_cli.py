@@ -1,0 +1,158 @@
+"""The command line says what is wrong, all of it, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from router.cli import main
+from tests.support.gguf_bytes import gguf_bytes
+
+GOOD = "models:\n  tiny:\n    model: ./tiny.gguf\n    aliases: [gpt, mini]\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder with one model file, without settings, and leave logging alone."""
+    for name in os.environ:
+        if name.startswith("CORRAL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CORRAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("router.logs.set_up_logging", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.gguf").write_bytes(gguf_bytes())
+    return tmp_path
+
+
+def corral(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_version_is_the_distributions() -> None:
+    result = corral("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("corral 0.")
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    code = (
+        "import sys, router.cli; "
+        "print([m for m in ('aiohttp', 'pydantic', 'yaml', 'llama_cpp', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_router_never_loads_llama_cpp() -> None:
+    code = "import sys, router.serve; print('llama_cpp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_missing_file_is_answered_with_the_three_forms(command: str) -> None:
+    result = corral(command)
+    assert result.exit_code == 1
+    for form in ("models.yaml", "model.gguf", "FOLDER"):
+        assert f"corral {command} {form}" in result.stderr
+
+
+def test_check_lists_the_models_of_a_good_file(folder: Path) -> None:
+    (folder / "models.yaml").write_text(GOOD)
+    result = corral("check")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("tiny (gpt, mini): ./tiny.gguf: llama, 0 MB, 2048 tokens a request, 4 slots")
+
+
+def test_check_takes_a_model_file_or_a_folder_of_them(folder: Path) -> None:
+    for form in ("tiny.gguf", str(folder)):
+        result = corral("check", form)
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.startswith("tiny: ")
+
+
+def test_check_reads_the_file_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_FILE", str(folder / "tiny.gguf"))
+    result = corral("check")
+    assert result.exit_code == 0
+    assert "warning" not in result.stderr
+
+
+def test_check_prints_every_problem_with_its_place(folder: Path) -> None:
+    (folder / "bad.yaml").write_text("models:\n  tiny:\n    model: ./tiny.gguf\n    slots: 0\n    contxt: 5\n")
+    result = corral("check", "bad.yaml")
+    assert result.exit_code == 1
+    first, second, count = result.stderr.splitlines()
+    assert first.startswith("bad.yaml:4:12: models.tiny.slots: ")
+    assert second.startswith("bad.yaml:5:5: ")
+    assert "context" in second
+    assert count == "2 problems"
+
+
+def test_check_finds_missing_and_broken_files_and_keys_at_once(folder: Path) -> None:
+    (folder / "cut.gguf").write_bytes(gguf_bytes()[:40])
+    (folder / "models.yaml").write_text(
+        "models:\n  cut: {model: ./cut.gguf}\n  gone: {model: ./gone.gguf}\nkeys:\n  team: {env: TEAM_KEY_UNSET}\n"
+    )
+    result = corral("check")
+    assert result.exit_code == 1
+    for words in ("models.gone.model", "gone.gguf does not exist", "models.cut.model", "truncated", "TEAM_KEY_UNSET"):
+        assert words in result.stderr
+    assert "3 problems" in result.stderr
+
+
+def test_check_offline_counts_models_that_must_be_fetched(folder: Path) -> None:
+    (folder / "models.yaml").write_text("models:\n  far: {model: 'hf:owner/repo/file.gguf'}\n")
+    assert "will be fetched at the first request" in corral("check").stdout
+    result = corral("check", "--offline")
+    assert result.exit_code == 1
+    assert "models.far.model" in result.stderr
+
+
+def test_serve_prints_every_problem_of_its_file(folder: Path) -> None:
+    (folder / "models.yaml").write_text("models:\n  a: {slots: 0, model: ./tiny.gguf}\n  b: {slots: 0, model: x}\n")
+    result = corral("serve")
+    assert result.exit_code == 1
+    assert "models.a.slots" in result.stderr
+    assert "models.b.slots" in result.stderr
+
+
+def test_serve_on_a_port_in_use_says_so(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = corral("serve", "tiny.gguf", "--port", str(taken.getsockname()[1]))
+    assert result.exit_code == 1
+    assert "is in use by another program" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1"])
+def test_serve_refuses_other_addresses_without_keys(host: str) -> None:
+    result = corral("serve", "tiny.gguf", "--host", host, "--port", "0")
+    assert result.exit_code == 1
+    assert "CORRAL_API_KEYS" in result.stderr
+    assert "CORRAL_ALLOW_UNAUTHENTICATED" in result.stderr
+
+
+def test_serve_with_an_unreadable_key_file_does_not_start_without_keys() -> None:
+    result = corral("serve", "tiny.gguf", "--port", "0", "--api-key-file", "nowhere")
+    assert result.exit_code == 1
+    assert "nowhere" in result.stderr
+
+
+def test_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_PING_INTERVAL_S", "soon")
+    result = corral("serve", "tiny.gguf")
+    assert result.exit_code == 1
+    assert "CORRAL_PING_INTERVAL_S" in result.stderr
+
+
+def test_misspelt_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_API_KEY", "x")
+    result = corral("check", "tiny.gguf")
+    assert result.exit_code == 0
+    assert "did you mean CORRAL_API_KEYS?" in result.stderr

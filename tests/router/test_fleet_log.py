@@ -1,0 +1,85 @@
+"""An operator can follow each model's life in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from router.events import (
+    Event,
+    ExitReason,
+    FleetLimits,
+    LeaseId,
+    LeaseReleased,
+    LeaseRequested,
+    ModelPolicy,
+    Tick,
+    UnloadRequested,
+    WorkerExit,
+    WorkerExited,
+    WorkerId,
+    WorkerReady,
+    WorkerStarted,
+)
+from router.fleet import Fleet
+from router.fleet_log import FleetLog
+
+A1 = WorkerId("a", 0, 1)
+Story = Callable[..., list[str]]
+
+
+@pytest.fixture
+def story(caplog: pytest.LogCaptureFixture) -> Story:
+    """Feed events at given times to a real fleet and return the lines."""
+    caplog.set_level("INFO", "router.fleet")
+    fleet = Fleet({"a": ModelPolicy("a", idle_unload_s=900.0)}, FleetLimits())
+    log = FleetLog()
+
+    def tell(*events: tuple[float, Event]) -> list[str]:
+        for now_s, event in events:
+            fleet.handle(event, now_s)
+            log.note(event, fleet.snapshot(now_s), now_s)
+        return caplog.messages
+
+    return tell
+
+
+def served_until(end_s: float) -> list[tuple[float, Event]]:
+    return [
+        (0.0, LeaseRequested(LeaseId(1), "a")),
+        (0.1, WorkerStarted(A1)),
+        (1.0, WorkerReady(A1, 6)),
+        (end_s, LeaseReleased(LeaseId(1))),
+    ]
+
+
+def test_unload_names_how_long_the_model_was_idle(story: Story) -> None:
+    stopped = WorkerExit(ExitReason.STOPPED, "", 0)
+    assert story(*served_until(10.0), (910.0, Tick()), (910.1, WorkerExited(A1, stopped))) == [
+        "a: unloaded after 900 s idle"
+    ]
+
+
+def test_drain_names_how_many_requests_still_run(story: Story) -> None:
+    events = served_until(10.0)[:-1]
+    assert story(*events, (5.0, UnloadRequested("a"))) == ["a: taking no more requests; 1 request still runs"]
+
+
+def test_an_unload_that_cuts_off_a_request_was_not_idle(story: Story) -> None:
+    stopped = WorkerExit(ExitReason.STOPPED, "", 0)
+    events = [*served_until(10.0)[:-1], (5.0, UnloadRequested("a")), (70.0, Tick()), (71.0, WorkerExited(A1, stopped))]
+    assert story(*events)[-1] == "a: unloaded"
+
+
+def test_failure_names_its_reason_and_the_next_try(story: Story) -> None:
+    full = WorkerExit(ExitReason.NO_MEMORY, "KV does not fit\nfree 3 GB", 66)
+    assert story(*served_until(0.5)[:2], (0.5, WorkerExited(A1, full))) == [
+        "a: failed: KV does not fit / free 3 GB; next try in 1 s at the earliest"
+    ]
+
+
+def test_a_bad_file_says_what_lifts_the_failure(story: Story) -> None:
+    bad = WorkerExit(ExitReason.BAD_MODEL, "it is truncated", 65)
+    (line,) = story(*served_until(0.5)[:2], (0.5, WorkerExited(A1, bad)))
+    assert line.startswith("a: failed: it is truncated; tried again when the file or the configuration changes")

@@ -1,0 +1,59 @@
+"""Sockets are bound before anything is started, and what stands in the way is explained."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+
+import pytest
+
+from router.listen import CannotListen, bind_sockets, url_of
+
+
+def test_port_zero_is_a_free_port_that_the_url_tells() -> None:
+    (sock,) = bind_sockets("127.0.0.1", 0)
+    with closing(sock):
+        assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+        assert sock.getsockname()[1] > 0
+
+
+def test_all_addresses_of_a_name_get_the_same_port() -> None:
+    sockets = bind_sockets("localhost", 0)
+    try:
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_port_in_use_is_explained() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+            bind_sockets("127.0.0.1", port)
+
+
+def test_port_is_free_again_at_once_after_a_connection() -> None:
+    (first,) = bind_sockets("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    first.listen()
+    client = socket.create_connection(("127.0.0.1", port))
+    first.setblocking(True)
+    accepted, _ = first.accept()
+    accepted.close()  # the server's side closes first, and its port lingers
+    first.close()
+    client.close()
+    (second,) = bind_sockets("127.0.0.1", port)
+    second.close()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+def test_address_that_this_machine_lacks_is_explained(host: str) -> None:
+    with pytest.raises(CannotListen, match="--host"):
+        bind_sockets(host, 0)
+
+
+def test_url_of_a_wildcard_address_is_one_that_can_be_visited() -> None:
+    (sock,) = bind_sockets("0.0.0.0", 0)
+    with closing(sock):
+        assert url_of(sock).startswith("http://127.0.0.1:")

@@ -1,0 +1,155 @@
+"""Status routes answer from snapshots, need nobody awake and show no text."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.events import ExitReason, WorkerExit, WorkerId
+from router.lifecycle import WorkerState
+from router.ops import SILENT_AFTER_S, STUCK_AFTER_S, why_wedged
+from tests.fakes.supervisor import make_resident, make_view
+from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog, make_spec
+from worker.contract import Phase, SlotReport, SlotState, WorkerStatus
+
+
+async def get_json(side: HttpSide, path: str, status: int = 200) -> Any:
+    reply = await side.client.get(path)
+    assert reply.status == status
+    return await reply.json()
+
+
+def given_ready(side: HttpSide, model: str, **status: Any) -> None:
+    resident = make_resident(model)
+    side.supervisor.views[model] = make_view(model, WorkerState.READY, residents=(resident,))
+    now_s = time.monotonic()
+    chosen = {"phase": Phase.READY, "at_s": now_s, "step_at_s": now_s} | status
+    side.supervisor.statuses[resident.worker] = WorkerStatus(**chosen)
+
+
+async def test_health_counts_models_and_the_queue() -> None:
+    async with http_side() as side:
+        given_ready(side, "smol")
+        side.supervisor.views["gem"] = make_view("gem", WorkerState.LOADING, queue_length=3, oldest_wait_s=2.04)
+        assert await get_json(side, "/health") == {
+            "status": "ok",
+            "models": 2,
+            "loaded": 1,
+            "queue_length": 3,
+            "oldest_wait_s": 2.0,
+        }
+
+
+async def test_health_is_503_while_the_router_stops() -> None:
+    async with http_side() as side:
+        side.supervisor.is_shutting_down = True
+        assert (await get_json(side, "/health", 503))["status"] == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (WorkerState.UNLOADED, 200),
+        (WorkerState.STARTING, 200),
+        (WorkerState.LOADING, 200),
+        (WorkerState.READY, 200),
+        (WorkerState.DRAINING, 503),
+        (WorkerState.STOPPING, 503),
+        (WorkerState.BACKOFF, 503),
+        (WorkerState.FAILED, 503),
+    ],
+)
+async def test_health_of_a_model_follows_its_state(state: WorkerState, status: int) -> None:
+    async with http_side() as side:
+        side.supervisor.views["smol"] = make_view("smol", state)
+        body = await get_json(side, "/health?model=gpt", status)
+        assert (body["model"], body["state"]) == ("smol", state.value)
+        assert side.supervisor.granted == []
+        assert side.supervisor.loaded == []
+
+
+async def test_health_of_a_model_tells_why_it_is_down() -> None:
+    catalog = make_catalog(make_spec("lost", problem="no file"), make_spec("bad"))
+    async with http_side(catalog) as side:
+        exit_ = WorkerExit(ExitReason.BAD_MODEL, "not a GGUF file", 65)
+        side.supervisor.views["bad"] = make_view("bad", WorkerState.FAILED, last_exit=exit_)
+        assert (await get_json(side, "/health?model=lost", 503))["reason"] == "no file"
+        assert (await get_json(side, "/health?model=bad", 503))["reason"] == "not a GGUF file"
+        assert (await get_json(side, "/health?model=nobody", 404))["error"]["code"] == "model_not_found"
+
+
+async def test_health_does_not_believe_a_worker_whose_engine_hangs() -> None:
+    async with http_side() as side:
+        given_ready(side, "smol", has_work=True, step_at_s=time.monotonic() - STUCK_AFTER_S - 1)
+        assert "has made no pass" in (await get_json(side, "/health?model=smol", 503))["reason"]
+
+
+def test_worker_is_wedged_when_it_is_silent_or_stuck_with_work() -> None:
+    ready = WorkerStatus(phase=Phase.READY, at_s=1000.0, step_at_s=1000.0, has_work=True)
+    idle = WorkerStatus(phase=Phase.READY, at_s=1000.0, step_at_s=0.0, has_work=False)
+    assert why_wedged(ready, 1001.0) is None
+    assert why_wedged(idle, 1001.0) is None, "without work no pass is due"
+    assert "not reported" in str(why_wedged(idle, 1000.5 + SILENT_AFTER_S))
+
+
+async def test_slots_are_a_flat_list_without_text() -> None:
+    slots = (
+        SlotReport(0, SlotState.GENERATING, "r1", 10, 10, 4, 3, 13, time.monotonic() - 2),
+        SlotReport(1, SlotState.IDLE, cached_tokens=7),
+    )
+    async with http_side() as side:
+        given_ready(side, "smol", slots=slots)
+        first, second = await get_json(side, "/slots")
+        assert first.pop("age_s") >= 2
+        assert first == {
+            "model": "smol",
+            "replica": 0,
+            "id": 0,
+            "state": "GENERATING",
+            "is_processing": True,
+            "request_id": "r1",
+            "n_ctx": None,
+            "prompt_total": 10,
+            "prompt_processed": 10,
+            "prompt_cached": 4,
+            "generated": 3,
+            "cached_tokens": 13,
+        }
+        assert (second["state"], second["is_processing"], second["age_s"]) == ("IDLE", False, None)
+
+
+async def test_slots_of_one_model_are_asked_for_by_any_of_its_names() -> None:
+    async with http_side() as side:
+        for model in ("smol", "gem"):
+            given_ready(side, model, slots=(SlotReport(0, SlotState.IDLE),))
+        assert len(await get_json(side, "/slots")) == 2
+        assert [slot["model"] for slot in await get_json(side, "/slots?model=gpt")] == ["smol"]
+        await get_json(side, "/slots?model=nobody", 404)
+
+
+async def test_slots_of_a_worker_that_has_not_reported_are_left_out() -> None:
+    async with http_side() as side:
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.LOADING, residents=(make_resident("smol"),))
+        assert side.supervisor.status(WorkerId("smol", 0, 1)) is None
+        assert await get_json(side, "/slots") == []
+
+
+async def test_metrics_are_valid_prometheus_text() -> None:
+    async with http_side() as side:
+        await side.client.post(CHAT, json={"model": "smol"})
+        reply = await side.client.get("/metrics")
+        assert reply.headers["Content-Type"].startswith("text/plain; version=")
+        families = list(text_string_to_metric_families(await reply.text()))
+        assert "corral_requests" in {family.name for family in families}
+
+
+async def test_start_page_names_the_routes_and_no_model() -> None:
+    async with http_side() as side:
+        text = await (await side.client.get("/")).text()
+        assert "POST  /v1/chat/completions" in text
+        assert "GET   /v1/models/{id}" in text
+        assert "/props" not in text
+        assert "smol" not in text

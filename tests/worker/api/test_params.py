@@ -1,0 +1,180 @@
+"""The shared request fields: what is accepted, how each refusal reads, what the engine gets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from worker.api.params import GenerationFields, read_fields
+from worker.engine.request import SamplingParams
+from worker.errors import RequestError, UnsupportedParameter
+
+
+def read(**body: Any) -> GenerationFields:
+    return read_fields(GenerationFields, body)
+
+
+def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, **body: Any) -> SamplingParams:
+    return read(**body).sampling(defaults or {}, num_vocab=100, fallback_seed=fallback_seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("temperature", -1, "'temperature' is -1, but it must be a number of at least 0."),
+        ("temperature", "hot", "'temperature' is \"hot\", but it must be a number of at least 0."),
+        ("temperature", True, "'temperature' is true, but it must be a number of at least 0."),
+        ("top_p", 1.5, "'top_p' is 1.5, but it must be a number from 0 to 1."),
+        ("min_p", -0.1, "'min_p' is -0.1, but it must be a number from 0 to 1."),
+        ("top_k", -2, "'top_k' is -2, but it must be an integer of at least 0, or -1 for off."),
+        ("repeat_penalty", 0, "'repeat_penalty' is 0, but it must be a number greater than 0 (1 = off)."),
+        ("presence_penalty", 3, "'presence_penalty' is 3, but it must be a number from -2 to 2."),
+        ("frequency_penalty", -3, "'frequency_penalty' is -3, but it must be a number from -2 to 2."),
+        ("n", 0, "'n' is 0, but it must be an integer from 1 to 16."),
+        ("n", 100, "'n' is 100, but it must be an integer from 1 to 16."),
+        ("max_tokens", 0, "'max_tokens' is 0, but it must be an integer of at least 1."),
+        ("max_tokens", -1, "'max_tokens' is -1, but it must be an integer of at least 1."),
+        ("max_tokens", 2.5, "'max_tokens' is 2.5, but it must be an integer of at least 1."),
+        ("max_completion_tokens", "5", "'max_completion_tokens' is \"5\", but it must be an integer of at least 1."),
+        ("n_predict", 0, "'n_predict' is 0, but it must be an integer of at least 1, or -1 for no limit."),
+        ("seed", "x", "'seed' is \"x\", but it must be an integer."),
+        ("stream", "yes", "'stream' is \"yes\", but it must be true or false."),
+        ("stop", "", "'stop' has a string of 0 characters, but each must have 1 to 500."),
+        ("stop", ["a", ""], "'stop' has a string of 0 characters, but each must have 1 to 500."),
+        ("stop", ["x" * 501], "'stop' has a string of 501 characters, but each must have 1 to 500."),
+        ("stop", ["x"] * 17, "'stop' has 17 strings, but at most 16 are allowed."),
+        ("stop", 5, "'stop' must be a string or a list of strings, but it is 5."),
+        ("stop", ["a", 5], "'stop' must be a string or a list of strings, but it is a list."),
+        ("logit_bias", [[1, 2]], "'logit_bias' must be an object from token ids to numbers, but it is a list."),
+        ("logit_bias", {"the": 1}, '\'logit_bias\' has the key "the", but keys must be token ids such as "42".'),
+        (
+            "logit_bias",
+            {"5": 101},
+            "'logit_bias' maps token 5 to 101, but it must be a number from -100 to 100, or false.",
+        ),
+        ("stream_options", 1, "'stream_options' is 1, but it must be an object."),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(name: str, value: object, sentence: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(**{name: value})
+    assert (caught.value.param, caught.value.message) == (name, sentence)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_request_error")
+
+
+def test_a_wrong_value_inside_stream_options_is_named_by_its_path() -> None:
+    with pytest.raises(RequestError) as caught:
+        read(stream_options={"include_usage": 1})
+    assert caught.value.param == "stream_options.include_usage"
+    assert caught.value.message == "'stream_options.include_usage' is 1, but it must be true or false."
+
+
+def test_padding_of_stream_chunks_is_refused_as_unsupported() -> None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        read(stream_options={"include_obfuscation": True})
+    assert caught.value.param == "stream_options.include_obfuscation"
+    assert read(stream_options={"include_obfuscation": False}).includes_usage is False
+
+
+def test_a_long_value_is_shortened_in_the_message() -> None:
+    with pytest.raises(RequestError) as caught:
+        read(temperature="x" * 10_000)
+    assert len(caught.value.message) < 150
+
+
+def test_null_means_not_said_for_every_field() -> None:
+    nothing = read(**dict.fromkeys(GenerationFields.model_fields))
+    assert nothing == read()
+
+
+def test_fields_that_nobody_knows_are_ignored() -> None:
+    assert read(my_own_extra=1) == read()
+
+
+def test_whole_numbers_may_be_written_with_a_decimal_point() -> None:
+    assert read(n=2.0, max_tokens=5.0).num_choices == 2
+
+
+@pytest.mark.parametrize(
+    "maxima",
+    [
+        {"max_tokens": 5},
+        {"max_completion_tokens": 5},
+        {"n_predict": 5},
+        {"max_tokens": 5, "max_completion_tokens": 5, "n_predict": -1},
+    ],
+)
+def test_every_name_of_the_maximum_is_honoured(maxima: dict[str, int]) -> None:
+    assert read(**maxima).clip_max_tokens(room=100, cap=None) == 5
+
+
+def test_maxima_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RequestError) as caught:
+        read(max_tokens=5, max_completion_tokens=6)
+    assert caught.value.param == "max_tokens"
+    assert "'max_completion_tokens' (6) and 'max_tokens' (5) contradict" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "cap", "room", "expected"),
+    [(None, None, 9, 9), (None, 4, 9, 4), (5, 4, 9, 4), (5, None, 3, 3), (5, 50, 90, 5)],
+)
+def test_the_answer_is_as_long_as_the_request_the_model_and_the_context_allow(
+    asked: int | None, cap: int | None, room: int, expected: int
+) -> None:
+    assert read(max_tokens=asked).clip_max_tokens(room=room, cap=cap) == expected
+
+
+def test_one_stop_string_may_come_without_a_list() -> None:
+    assert read(stop="x").stop == ("x",)
+    assert read(stop=["x", "é"]).stop == ("x", "é")
+    assert read(stop=[]).stop == ()
+
+
+def test_a_request_that_says_nothing_samples_with_the_usual_defaults() -> None:
+    assert sampling() == SamplingParams(seed=7)
+
+
+def test_the_model_files_recommendation_replaces_defaults_and_the_request_replaces_both() -> None:
+    params = sampling({"temperature": 0.3, "top_k": 64}, temperature=0)
+    assert (params.temperature, params.top_k, params.top_p) == (0, 64, 0.95)
+
+
+def test_every_sampling_field_reaches_the_engine() -> None:
+    said = {
+        "temperature": 0.5,
+        "top_k": 3,
+        "top_p": 0.4,
+        "min_p": 0.2,
+        "repeat_penalty": 1.5,
+        "repeat_last_n": -1,
+        "presence_penalty": 0.25,
+        "frequency_penalty": -0.25,
+        "ignore_eos": True,
+    }
+    params = sampling(**said)
+    assert {name: getattr(params, name) for name in said} == said
+
+
+def test_top_k_minus_one_means_off() -> None:
+    assert sampling(top_k=-1).top_k == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [(None, 7), (-1, 7), (0, 0), (42, 42), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1), (1.0e20, 10**20 % 2**64)],
+)
+def test_any_integer_is_a_seed_and_minus_one_leaves_the_choice_to_the_router(asked: Any, used: int) -> None:
+    assert sampling(seed=asked).seed == used
+
+
+def test_logit_bias_goes_to_the_engine_with_false_as_a_ban() -> None:
+    assert sampling(logit_bias={"5": -100, "6": 1.5, "7": False}).logit_bias == ((5, -100.0), (6, 1.5), (7, -math.inf))
+
+
+def test_logit_bias_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(RequestError, match="names the token 100, but the ids of this model end at 99") as caught:
+        sampling(logit_bias={"100": 1})
+    assert caught.value.param == "logit_bias"

@@ -1,0 +1,132 @@
+"""Honour a field or refuse it: nothing that is known and not honoured gets through."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker.api.refusals import CHAT, COMPLETIONS, refuse_unsupported, show
+from worker.errors import UnsupportedParameter
+
+MEANT = [
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {}}),
+    ("response_format", "text"),
+    ("json_schema", {}),
+    ("grammar", "root ::= 'a'"),
+    ("store", True),
+    ("service_tier", "flex"),
+    ("mirostat", 2),
+    ("mirostat", True),
+    ("typical_p", 0.9),
+    ("top_n_sigma", 1.0),
+    ("dynatemp_range", 0.5),
+    ("dry_multiplier", 0.8),
+    ("xtc_probability", 0.5),
+    ("samplers", ["top_k"]),
+    ("min_tokens", 3),
+    ("id_slot", 0),
+    ("lora", [{"id": 0, "scale": 1}]),
+    ("n_probs", 5),
+    ("timings_per_token", True),
+    ("return_progress", True),
+    ("repetition_penalty", 1.2),
+    ("guided_json", {}),
+    ("stop_token_ids", [1]),
+]
+HARMLESS = [
+    ("response_format", {"type": "text"}),
+    ("grammar", ""),
+    ("store", False),
+    ("service_tier", "auto"),
+    ("service_tier", "default"),
+    ("mirostat", 0),
+    ("mirostat_tau", 5.0),
+    ("typical_p", 1),
+    ("typical_p", 1.0),
+    ("top_n_sigma", -1),
+    ("dynatemp_range", 0),
+    ("dry_multiplier", 0.0),
+    ("dry_base", 1.75),
+    ("xtc_probability", 0),
+    ("xtc_threshold", 0.1),
+    ("samplers", []),
+    ("min_tokens", 0),
+    ("id_slot", -1),
+    ("lora", []),
+    ("user", "me"),
+    ("metadata", {"a": "b"}),
+    ("safety_identifier", "x"),
+    ("prompt_cache_key", "x"),
+    ("something_new", 1),
+]
+
+
+@pytest.mark.parametrize("table", [CHAT, COMPLETIONS], ids=["chat", "completions"])
+@pytest.mark.parametrize(("name", "value"), MEANT)
+def test_a_field_that_asks_for_what_is_missing_is_refused_by_name(table: dict, name: str, value: object) -> None:
+    with pytest.raises(UnsupportedParameter, match=f"'{name}' is .* not available in this release") as caught:
+        refuse_unsupported({name: value}, table)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_parameter", name)
+
+
+@pytest.mark.parametrize("table", [CHAT, COMPLETIONS], ids=["chat", "completions"])
+@pytest.mark.parametrize(("name", "value"), HARMLESS)
+def test_a_value_that_promises_nothing_is_accepted(table: dict, name: str, value: object) -> None:
+    refuse_unsupported({name: value}, table)
+
+
+@pytest.mark.parametrize("table", [CHAT, COMPLETIONS], ids=["chat", "completions"])
+def test_null_is_accepted_for_every_field(table: dict) -> None:
+    refuse_unsupported(dict.fromkeys(table), table)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "accepted"),
+    [
+        ("logprobs", True, False),
+        ("top_logprobs", 3, 0),
+        ("functions", [{"name": "f"}], []),
+        ("function_call", {"name": "f"}, "auto"),
+        ("modalities", ["text", "audio"], ["text"]),
+        ("audio", {"voice": "x"}, None),
+        ("verbosity", "low", "medium"),
+        ("chat_template", "{{ messages }}", None),
+        ("prediction", {"type": "content", "content": ""}, None),
+        ("web_search_options", {}, None),
+    ],
+)
+def test_chat_has_refusals_of_its_own(name: str, refused: object, accepted: object) -> None:
+    with pytest.raises(UnsupportedParameter):
+        refuse_unsupported({name: refused}, CHAT)
+    refuse_unsupported({name: accepted}, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "accepted"),
+    [("logprobs", 0, None), ("logprobs", 2, False), ("echo", True, False), ("suffix", "end", ""), ("best_of", 2, 1)],
+)
+def test_completions_have_refusals_of_their_own(name: str, refused: object, accepted: object) -> None:
+    with pytest.raises(UnsupportedParameter):
+        refuse_unsupported({name: refused}, COMPLETIONS)
+    refuse_unsupported({name: accepted}, COMPLETIONS)
+
+
+def test_a_refusal_names_what_to_use_instead_where_there_is_something() -> None:
+    with pytest.raises(UnsupportedParameter, match="Use 'repeat_penalty' instead"):
+        refuse_unsupported({"repetition_penalty": 1.1}, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ("é", '"é"'),
+        ([], "an empty list"),
+        ({"a": 1}, "an object"),
+        ([1], "a list"),
+    ],
+)
+def test_values_are_shown_as_the_client_wrote_them(value: object, shown: str) -> None:
+    assert show(value) == shown

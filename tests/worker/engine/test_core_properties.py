@@ -1,0 +1,134 @@
+"""Random histories of submits, aborts, stops and failing passes: every answer is the one it would be alone."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.fakes.backend import FakeBackend
+from tests.fakes.bench import Bench
+from worker.contract import SlotState
+from worker.engine import kv_store
+from worker.engine.request import FinishReason, RequestId
+
+PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2, 6] * 2 + [7] * 20, [])
+"""Prompts begin with one of these, so that sharing happens often and at several depths."""
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Drives one core until everything has ended, then compares with one-at-a-time output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: dict[RequestId, tuple[list[int], int]] = {}
+        self.cut_at: dict[RequestId, int] = {}
+        self.gone: set[RequestId] = set()
+
+    @initialize(
+        slots=st.integers(1, 4),
+        can_share=st.booleans(),
+        scarce=st.booleans(),
+        rows=st.sampled_from([1, 5, 32]),
+    )
+    def start(self, slots: int, can_share: bool, scarce: bool, rows: int) -> None:
+        cells = 110 if scarce else None
+        backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
+        self.bench = Bench(backend, max_rows=max(rows, slots), max_rows_beside=max(1, rows // 2))
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES),
+        tail=st.lists(st.integers(1, 39), min_size=1, max_size=12),
+        max_tokens=st.integers(1, 40),
+        priority=st.integers(0, 1),
+        salt=st.sampled_from(["", "", "", "tenant"]),
+        cache_prompt=st.sampled_from([True, True, True, False]),
+    )
+    def submit(
+        self, prefix: list[int], tail: list[int], max_tokens: int, priority: int, salt: str, cache_prompt: bool
+    ) -> None:
+        prompt = [*prefix, *tail]
+        max_tokens = min(max_tokens, 96 - len(prompt))
+        request_id = self.bench.submit(
+            prompt, max_tokens, priority=priority, cache_salt=salt, cache_prompt=cache_prompt
+        )
+        self.prompts[request_id] = (prompt, max_tokens)
+
+    @rule(steps=st.integers(1, 12))
+    def run_steps(self, steps: int) -> None:
+        for _ in range(steps):
+            self.bench.step()
+
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        running = [i for i in self.prompts if i not in self.bench.ends and i not in self.gone]
+        if running:
+            request_id = data.draw(st.sampled_from(running))
+            self.bench.core.abort(request_id)
+            self.gone.add(request_id)
+
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        running = [i for i in self.prompts if i not in self.bench.ends and i not in self.gone and self.bench.answers[i]]
+        if running:
+            request_id = data.draw(st.sampled_from(running))
+            count = data.draw(st.integers(1, len(self.bench.answers[request_id])))
+            output = self.bench.core.finish(request_id, count)
+            assert output is not None
+            self.bench.ends[request_id] = output
+            self.cut_at[request_id] = count
+
+    @rule(code=st.sampled_from([1, 2, -2]))
+    def fail_one_pass(self, code: int) -> None:
+        self.bench.backend.failures = [code]
+        self.bench.step()
+        self.bench.backend.failures = []
+        self.bench.step()
+
+    @invariant()
+    def books_are_right(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.core.check_cells()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        self.bench.run(max_steps=6000)
+        for request_id, (prompt, max_tokens) in self.prompts.items():
+            if request_id in self.gone:
+                continue
+            end = self.bench.ends[request_id]
+            answer = self.bench.answers[request_id]
+            assert end.finish in {FinishReason.STOP, FinishReason.LENGTH}, end
+            if request_id in self.cut_at:
+                answer = answer[: self.cut_at[request_id]]
+                assert answer == self.bench.expected(prompt, max_tokens)[: self.cut_at[request_id]]
+            else:
+                assert answer == self.bench.expected(prompt, max_tokens)
+        assert set(self.bench.states()) == {SlotState.IDLE}
+        cells = self.bench.core.scheduler.kv_cells()
+        self.bench.core.step()
+        assert self.bench.backend.num_used() == cells["used"] == cells["idle"]
+
+
+SETTINGS = settings(
+    max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_every_answer_is_the_one_it_would_be_alone() -> None:
+    run_state_machine_as_test(EngineMachine, settings=SETTINGS)
+
+
+def test_the_property_test_notices_a_single_wrongly_shared_cell() -> None:
+    right = kv_store.common_prefix
+
+    def one_too_many(a: kv_store.TokenArray, b: kv_store.TokenArray) -> int:
+        found = right(a, b)
+        return found + 1 if 8 <= found < min(len(a), len(b)) else found
+
+    with mock.patch("worker.engine.prefix_cache.common_prefix", one_too_many), pytest.raises(AssertionError):
+        run_state_machine_as_test(EngineMachine, settings=settings(SETTINGS, derandomize=True, database=None))

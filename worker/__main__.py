@@ -1,0 +1,24 @@
+"""Entry of a worker process: `python -P -m worker`, started by the router with a launch spec on stdin."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+_STARTED_AT_S = time.monotonic()
+
+from worker.lifeline import Lifeline, die_with_parent  # noqa: E402 - the clock starts before the imports
+
+
+def main() -> NoReturn:
+    """The worker has lived and its process has ended."""
+    die_with_parent()
+    lifeline = Lifeline()
+    lifeline.start()
+    from worker.process import run
+
+    run(lifeline, _STARTED_AT_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""OpenAI's `/v1/completions`: raw prompts in, text out.
+
+A raw prompt is its author's own responsibility: special tokens written in it count as such, as in the peers. Token
+ids are taken exactly as they come, without a BOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from pydantic import field_validator
+
+from worker.api.body import read_object
+from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
+from worker.api.params import MAX_CHOICES, GenerationFields, read_fields, wrong
+from worker.api.prompt import check_length, tokens_of_raw_prompt
+from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
+from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
+from worker.api.usage import Totals
+from worker.engine.request import FinishReason, GenerationRequest
+from worker.errors import RequestError
+
+MAX_ALL_CHOICES = 256
+"""Prompts times `n` of one request: each is a sequence of its own in the engine's queue."""
+
+Prompt = str | tuple[int, ...]
+
+
+class CompletionFields(GenerationFields):
+    """The body of a completion request."""
+
+    prompt: tuple[Prompt, ...]
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _read_prompt(cls, value: Any) -> tuple[Prompt, ...]:
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list) or not value:
+            raise wrong(
+                f"is {show(value)}, but it must be a string, a list of strings, "
+                "a list of token ids or a list of such lists"
+            )
+        if all(_is_token(one) for one in value):
+            return (tuple(value),)
+        return tuple(_one_prompt(index, one) for index, one in enumerate(value))
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_prompt(index: int, value: Any) -> Prompt:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(_is_token(one) for one in value):
+        return tuple(value)
+    raise wrong(f"has {show(value)} at index {index}, but it must be a string or a list of token ids")
+
+
+def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
+    """Return the job that `body` describes. Prompt `p`'s answer `k` has the index p x n + k.
+
+    Raises: RequestError that names the field.
+    """
+    raw = read_object(body)
+    refuse_unsupported(raw, COMPLETIONS)
+    fields = read_fields(CompletionFields, raw)
+    facts, vocabulary = model.engine.facts, model.vocabulary
+    num_all = len(fields.prompt) * fields.num_choices
+    if num_all > max(MAX_ALL_CHOICES, MAX_CHOICES):
+        raise RequestError(
+            f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
+            param="prompt",
+        )
+    sampling = fields.sampling(
+        vocabulary.sampling_defaults, num_vocab=vocabulary.num_vocab, fallback_seed=envelope.seed
+    )
+    requests: list[GenerationRequest] = []
+    for prompt in fields.prompt:
+        tokens = _tokens(model, prompt)
+        room = check_length(tokens, context=model.context, param="prompt")
+        for _ in range(fields.num_choices):
+            requests.append(
+                GenerationRequest(
+                    prompt=tokens,
+                    max_tokens=fields.clip_max_tokens(room=room, cap=model.max_tokens),
+                    sampling=replace(sampling, choice=len(requests)),
+                    external_id=envelope.request_id,
+                    priority=envelope.priority,
+                    cache_prompt=fields.cache_prompt is not False,
+                    cache_salt=envelope.cache_salt,
+                )
+            )
+    head = Head(f"cmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(facts))
+    formatter = CompletionFormatter(head, includes_usage=fields.includes_usage)
+    return Job(tuple(requests), fields.num_choices, fields.stop, bool(fields.stream), formatter)
+
+
+def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
+    vocabulary = model.vocabulary
+    if isinstance(prompt, str):
+        tokens = tuple(tokens_of_raw_prompt(vocabulary, prompt))
+        if not tokens:
+            raise RequestError("'prompt' is empty: this model needs at least one token to start from.", param="prompt")
+        return tokens
+    for token in prompt:
+        if not 0 <= token < vocabulary.num_vocab:
+            raise RequestError(
+                f"'prompt' has the token id {token}, but the ids of this model are 0 to {vocabulary.num_vocab - 1}.",
+                param="prompt",
+            )
+    return prompt
+
+
+class CompletionFormatter:
+    """Replies of kind `text_completion`, streamed or whole."""
+
+    def __init__(self, head: Head, *, includes_usage: bool) -> None:
+        self._head = head
+        self._chunks = ChunkStream(head, "text_completion", includes_usage=includes_usage)
+        self._affixes: dict[int, tuple[bytes, bytes]] = {}
+
+    def first(self, choice: int) -> bytes:
+        """Return nothing: a completion has no opening."""
+        return b""
+
+    def delta(self, choice: int, text: str) -> bytes:
+        """Return one more piece of text."""
+        if choice not in self._affixes:
+            after = b',"index":%d,"logprobs":null,"finish_reason":null}' % choice
+            self._affixes[choice] = self._chunks.affixes(b'{"text":', after)
+        before, after = self._affixes[choice]
+        return before + orjson.dumps(text) + after
+
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
+        """Return the chunk with the finish reason."""
+        return self._chunks.last_chunk(_choice(choice, "", finish), totals)
+
+    def closing(self, totals: Totals) -> bytes:
+        """Return what ends the stream."""
+        return self._chunks.closing(totals)
+
+    def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
+        """Return the reply in one piece."""
+        choices = [_choice(index, one.text, one.finish) for index, one in enumerate(answers)]
+        return whole_reply(self._head, "text_completion", choices, totals)
+
+
+def _choice(index: int, text: str, finish: FinishReason) -> dict[str, Any]:
+    return {"text": text, "index": index, "logprobs": None, "finish_reason": finish_reason(finish)}

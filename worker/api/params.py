@@ -1,0 +1,227 @@
+"""The request fields that both OpenAI dialects share, checked, and what they mean for the engine.
+
+Owns types, ranges and the wording of field errors. Must not know messages, prompts or replies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from worker.api.refusals import show
+from worker.engine.request import SamplingParams
+from worker.errors import RequestError, UnsupportedParameter
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 500
+MAX_BIASES = 1024
+MAX_CHOICES = 16
+
+F = TypeVar("F", bound="Fields")
+
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "ignore_eos",
+)
+"""Fields that have the same name and meaning in the engine."""
+
+
+def _whole(value: Any) -> Any:
+    """Return 5 for 5.0: some languages have only one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def wrong(message: str) -> PydanticCustomError:
+    """Return the error that a validator raises to have `message` shown as it is."""
+    return PydanticCustomError("wrong", "{message}", {"message": message})
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class Fields(BaseModel):
+    """A request body, or a part of one. Each field's description completes the sentence "it must be ..."."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class StreamOptions(Fields):
+    """`stream_options`."""
+
+    include_usage: bool | None = Field(None, description="true or false")
+    include_obfuscation: bool | None = Field(None, description="true or false")
+
+    @field_validator("include_obfuscation")
+    @classmethod
+    def _refuse_padding(cls, value: bool | None) -> bool | None:
+        if value:
+            raise PydanticCustomError("unsupported", "is not available in this release")
+        return value
+
+
+class GenerationFields(Fields):
+    """What chat and completions have in common. None = not said."""
+
+    stream: bool | None = Field(None, description="true or false")
+    stream_options: StreamOptions | None = Field(None, description="an object")
+    n: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
+    max_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
+    max_completion_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
+    n_predict: Whole | None = Field(None, ge=-1, description="an integer of at least 1, or -1 for no limit")
+    stop: tuple[str, ...] = ()
+    seed: Whole | None = Field(None, description="an integer")
+    temperature: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    top_k: Whole | None = Field(None, ge=-1, description="an integer of at least 0, or -1 for off")
+    top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    min_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    repeat_penalty: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="a number greater than 0 (1 = off)"
+    )
+    repeat_last_n: Whole | None = Field(
+        None, ge=-1, description="an integer of at least 0, or -1 for the whole context"
+    )
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_eos: bool | None = Field(None, description="true or false")
+    cache_prompt: bool | None = Field(None, description="true or false")
+
+    @field_validator("n_predict")
+    @classmethod
+    def _refuse_zero(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise PydanticCustomError("zero", "")
+        return value
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _read_stop(cls, value: Any) -> tuple[str, ...]:
+        strings = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
+            raise wrong(f"must be a string or a list of strings, but it is {show(value)}")
+        if len(strings) > MAX_STOP_STRINGS:
+            raise wrong(f"has {len(strings)} strings, but at most {MAX_STOP_STRINGS} are allowed")
+        for one in strings:
+            if not 1 <= len(one) <= MAX_STOP_CHARS:
+                raise wrong(f"has a string of {len(one)} characters, but each must have 1 to {MAX_STOP_CHARS}")
+        return tuple(strings)
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _read_biases(cls, value: Any) -> tuple[tuple[int, float], ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, dict):
+            raise wrong(f"must be an object from token ids to numbers, but it is {show(value)}")
+        if len(value) > MAX_BIASES:
+            raise wrong(f"has {len(value)} entries, but at most {MAX_BIASES} are allowed")
+        return tuple((_token_id(key), _bias(key, one)) for key, one in value.items())
+
+    @model_validator(mode="after")
+    def _agree_on_the_maximum(self) -> Self:
+        said = {name: value for name, value in self._maxima.items() if value is not None}
+        if len(set(said.values())) > 1:
+            names = " and ".join(f"'{name}' ({value})" for name, value in said.items())
+            raise PydanticCustomError(
+                "contradiction", "{names} contradict each other. Set only one of them.", {"names": names}
+            )
+        return self
+
+    @property
+    def _maxima(self) -> Mapping[str, int | None]:
+        return {
+            "max_completion_tokens": self.max_completion_tokens,
+            "max_tokens": self.max_tokens,
+            "n_predict": None if self.n_predict == -1 else self.n_predict,
+        }
+
+    @property
+    def num_choices(self) -> int:
+        """Answers to one prompt."""
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def clip_max_tokens(self, *, room: int, cap: int | None) -> int:
+        """Return how long the answer may be: what was asked, the model's cap and the room left, whichever is least."""
+        return min(limit for limit in (room, cap, *self._maxima.values()) if limit is not None)
+
+    def sampling(self, model_defaults: Mapping[str, Any], *, num_vocab: int, fallback_seed: int) -> SamplingParams:
+        """Return the parameters: the request's, else the model file's, else llama-server's.
+
+        Raises: RequestError when `logit_bias` names a token that the vocabulary lacks.
+        """
+        for token, _ in self.logit_bias:
+            if token >= num_vocab:
+                raise RequestError(
+                    f"'logit_bias' names the token {token}, but the ids of this model end at {num_vocab - 1}.",
+                    param="logit_bias",
+                )
+        said = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+        params = replace(SamplingParams(**model_defaults), **said, logit_bias=self.logit_bias)
+        seed = fallback_seed if self.seed is None or self.seed == -1 else self.seed
+        return replace(params, seed=seed % 2**64, top_k=max(0, params.top_k))
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10):
+        raise wrong(f'has the key {show(key)}, but keys must be token ids such as "42"')
+    return int(key)
+
+
+def _bias(key: str, value: Any) -> float:
+    if value is False:  # llama-server's way to ban a token
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
+        raise wrong(f"maps token {key} to {show(value)}, but it must be a number from -100 to 100, or false")
+    return float(value)
+
+
+def read_fields(cls: type[F], body: Mapping[str, Any]) -> F:
+    """Return the checked fields of `body`. Raises: RequestError that names the first wrong field."""
+    try:
+        return cls.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    if first["type"] == "contradiction":
+        raise RequestError(first["msg"], param="max_tokens")
+    path, description = _describe(cls, first["loc"])
+    sentence = _sentence(path, description, first["type"], first["msg"], first["input"])
+    raise (UnsupportedParameter if first["type"] == "unsupported" else RequestError)(sentence, param=path)
+
+
+def _describe(cls: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, str]:
+    """Return the dotted path of a field and what it must be."""
+    name = str(loc[0])
+    field = cls.model_fields[name]
+    if len(loc) > 1 and name == "stream_options":
+        inner, description = _describe(StreamOptions, loc[1:])
+        return f"{name}.{inner}", description
+    return name, field.description or "of another type"
+
+
+def _sentence(path: str, description: str, type_: str, msg: str, value: object) -> str:
+    match type_:
+        case "missing":
+            return f"'{path}' is missing: it must be {description}."
+        case "wrong":
+            return f"'{path}' {msg}."
+        case "unsupported":
+            return f"'{path}' is {show(value)}, which {msg}."
+        case _:
+            return f"'{path}' is {show(value)}, but it must be {description}."

@@ -1,0 +1,48 @@
+"""Text to prompt tokens, and the one check of their length.
+
+Owns what is trusted: only template text and raw prompts may contain special tokens, and BOS is never doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from worker.api.ports import Vocabulary
+from worker.errors import ContextLengthExceeded
+
+if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
+    from worker.chat.template import Segment
+
+
+def tokens_of_segments(vocabulary: Vocabulary, segments: Iterable[Segment]) -> list[int]:
+    """Return the tokens of a rendered template; in text of users special tokens stay plain text."""
+    tokens: list[int] = []
+    for segment in segments:
+        tokens += vocabulary.tokenize(segment.text, add_special=False, parse_special=segment.is_trusted)
+    return with_one_bos(vocabulary, tokens)
+
+
+def tokens_of_raw_prompt(vocabulary: Vocabulary, text: str) -> list[int]:
+    """Return the tokens of a prompt that the client has formatted itself, special tokens included."""
+    return with_one_bos(vocabulary, vocabulary.tokenize(text, add_special=False, parse_special=True))
+
+
+def with_one_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
+    """Return `tokens` with exactly one BOS in front if the model wants one; else as they are.
+
+    Models that want none may use the same token as their turn marker, where repeating it can be meant.
+    """
+    bos = vocabulary.bos
+    if bos is None or not vocabulary.add_bos:
+        return tokens
+    num_bos = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
+    return [bos, *tokens[num_bos:]]
+
+
+def check_length(tokens: Sequence[int], *, context: int, param: str) -> int:
+    """Return the room that is left for the answer, at least 1. Raises: ContextLengthExceeded."""
+    room = context - len(tokens)
+    if room < 1:
+        raise ContextLengthExceeded(num_prompt=len(tokens), context=context, param=param)
+    return room

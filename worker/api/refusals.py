@@ -1,0 +1,150 @@
+"""The fields that OpenAI, llama-server or their clients know and this release does not honour.
+
+Owns one table: field -> which values promise nothing. Any other value is refused, so that a reply never breaks
+a promise silently. Fields that are in no table are ignored, as clients add extras of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from worker.errors import UnsupportedParameter
+
+IsHarmless = Callable[[Any], bool]
+
+
+def show(value: object) -> str:
+    """Return `value` as a client would recognise it in a message: short, and never a whole prompt."""
+    if isinstance(value, dict | list):
+        kind = "object" if isinstance(value, dict) else "list"
+        return f"an empty {kind}" if not value else f"{'an' if kind == 'object' else 'a'} {kind}"
+    text = orjson.dumps(value[:60] if isinstance(value, str) else value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _among(*values: Any) -> IsHarmless:
+    # 0 == False in Python, but `logprobs: 0` asks for something and `logprobs: false` does not.
+    return lambda value: any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, str | list | dict) and not value
+
+
+def _is_plain_text(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "text" and len(value) == 1
+
+
+def _is_off(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= 0
+
+
+BOTH: dict[str, IsHarmless] = {
+    # OpenAI
+    "store": _among(False),
+    "service_tier": _among("auto", "default"),
+    "audio": _never,
+    "moderation": _never,
+    "prediction": _never,
+    "web_search_options": _never,
+    "response_format": _is_plain_text,
+    # llama-server: constraints
+    "grammar": _is_empty,
+    "grammar_lazy": _among(False),
+    "grammar_triggers": _is_empty,
+    "preserved_tokens": _is_empty,
+    "json_schema": _never,
+    # llama-server: samplers
+    "samplers": _is_empty,
+    "mirostat": _among(0),
+    "typical_p": _among(1),
+    "typ_p": _among(1),
+    "top_n_sigma": _is_off,
+    "dynatemp_range": _among(0),
+    "dry_multiplier": _among(0),
+    "xtc_probability": _among(0),
+    "adaptive_target": _is_off,
+    "min_keep": _among(0, 1),
+    # llama-server: the rest
+    "id_slot": _among(-1),
+    "lora": _is_empty,
+    "n_keep": _among(0),
+    "n_discard": _among(0),
+    "n_indent": _among(0),
+    "n_probs": _among(0),
+    "post_sampling_probs": _among(False),
+    "response_fields": _is_empty,
+    "return_progress": _among(False),
+    "return_tokens": _among(False),
+    "t_max_predict_ms": _is_off,
+    "timings_per_token": _among(False),
+    # other servers
+    "allowed_token_ids": _is_empty,
+    "bad_words": _is_empty,
+    "guided_choice": _never,
+    "guided_grammar": _never,
+    "guided_json": _never,
+    "guided_regex": _never,
+    "include_stop_str_in_output": _among(False),
+    "length_penalty": _among(1),
+    "logits_processors": _is_empty,
+    "min_tokens": _among(0),
+    "prompt_logprobs": _among(False),
+    "repetition_penalty": _among(1),
+    "skip_special_tokens": _among(True),
+    "stop_token_ids": _is_empty,
+    "structured_outputs": _never,
+    "truncate_prompt_tokens": _never,
+    "use_beam_search": _among(False),
+}
+
+CHAT: Mapping[str, IsHarmless] = BOTH | {
+    "logprobs": _among(False),
+    "top_logprobs": _among(0),
+    "functions": _is_empty,
+    "function_call": _among("none", "auto"),
+    "modalities": _among(["text"]),
+    "verbosity": _among("medium"),
+    "chat_template": _never,
+    "documents": _is_empty,
+    "reasoning_format": _among("none", "auto"),
+    "reasoning_budget": _among(-1),
+    "thinking_forced_open": _among(False),
+}
+
+COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
+    "best_of": _among(1),
+    "echo": _among(False),
+    "logprobs": _among(False),
+    "suffix": _among(""),
+    "input_extra": _is_empty,
+}
+
+HINTS: Mapping[str, str] = {
+    "chat_template": "Set `chat_template` of this model in models.yaml instead.",
+    "repetition_penalty": "Use 'repeat_penalty' instead.",
+    "mirostat": "Use 'temperature', 'top_k', 'top_p' and 'min_p' instead.",
+    "stop_token_ids": "Use 'stop' instead.",
+}
+
+
+def refuse_unsupported(body: Mapping[str, Any], table: Mapping[str, IsHarmless]) -> None:
+    """Return when no field of `body` asks for something that this release lacks.
+
+    Raises: UnsupportedParameter for the first field that does. Null never does.
+    """
+    for name, value in body.items():
+        is_harmless = table.get(name)
+        if is_harmless is None or value is None or is_harmless(value):
+            continue
+        hint = HINTS.get(name, "Leave the field out.")
+        raise UnsupportedParameter(
+            f"'{name}' is {show(value)}, which is not available in this release. {hint}", param=name
+        )

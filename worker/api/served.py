@@ -1,0 +1,115 @@
+"""The one model of this worker as the dialects see it, and one client request turned into tokens.
+
+Plain data. Must not read bodies, nor talk to the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from worker.api.ports import Engine, Vocabulary
+from worker.api.usage import Totals
+from worker.contract import Header, ModelFacts
+from worker.engine.request import FinishReason, GenerationRequest
+from worker.errors import NotAvailableYet
+
+if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
+    from worker.chat.template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Everything about the model that a request can depend on."""
+
+    name: str
+    engine: Engine
+    vocabulary: Vocabulary
+    template: ChatTemplate | None = None
+    template_problem: str | None = None
+    """Why there is no template although the model brings one: what is wrong with it."""
+    template_source: str = ""
+    template_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Templates are rendered by one thread at a time."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    """Cap on the answer's length; None = the room left in the context."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that one request may use, prompt and answer together."""
+        return min(self.engine.facts.context, self.engine.facts.kv_cells)
+
+
+def fingerprint(facts: ModelFacts) -> str:
+    """Return `system_fingerprint`: equal for every worker that has loaded the same file."""
+    told = f"{facts.description}|{facts.num_params}|{facts.size_bytes}|{facts.num_vocab}"
+    return f"fp_{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What the router says about a request beside its body. Replies depend on the body and on this alone."""
+
+    request_id: str = ""
+    created: int = 0
+    seed: int = 0
+    priority: int = 0
+    cache_salt: str = ""
+
+    @classmethod
+    def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
+        """Return the envelope; a header that is absent counts as zero or empty.
+
+        Raises: NotAvailableYet when the router wants to have a broken reply continued.
+        """
+        if Header.RESUME in headers:
+            raise NotAvailableYet("This worker cannot continue the reply of another one.")
+        return cls(
+            request_id=headers.get(Header.REQUEST_ID, ""),
+            created=int(headers.get(Header.CREATED, 0)),
+            seed=int(headers.get(Header.SEED, 0)),
+            priority=int(headers.get(Header.PRIORITY, 0)),
+            cache_salt=headers.get(Header.CACHE_SALT, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One finished choice of a reply that is sent as a whole."""
+
+    text: str
+    finish: FinishReason
+
+
+class Formatter(Protocol):
+    """Turns text into one dialect's bytes, for one request. Streamed pieces may be joined freely."""
+
+    def first(self, choice: int) -> bytes:
+        """Return what opens a choice."""
+
+    def delta(self, choice: int, text: str) -> bytes:
+        """Return one more piece of text."""
+
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
+        """Return what closes a choice; `totals` comes with the last choice to close."""
+
+    def closing(self, totals: Totals) -> bytes:
+        """Return what ends the stream."""
+
+    def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
+        """Return the whole reply of a request that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One client request, ready for the engine: its choices in the order of their index."""
+
+    requests: tuple[GenerationRequest, ...]
+    choices_per_prompt: int
+    stop: tuple[str, ...]
+    is_stream: bool
+    formatter: Formatter

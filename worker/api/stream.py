@@ -1,0 +1,233 @@
+"""Drives one client request: submits its choices, turns their tokens into text and the text into frames.
+
+Owns the order of things within a reply. Must not know a dialect, nor HTTP: it is given a formatter and something
+to write to. Runs on the event loop; whichever way it ends, nothing of the request is left in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import orjson
+
+from worker.api.served import Answer, Job, ServedModel
+from worker.api.usage import ChoiceTotals, Totals, add_up
+from worker.contract import FrameType, encode_frame
+from worker.engine.detokenizer import TextStream
+from worker.engine.errors import EngineStopped
+from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId, RequestTimings
+from worker.errors import EngineGone, GenerationFailed, RequestError
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Inbox:
+    """What the engine has sent and the reply has not yet handled. Filled and emptied on the event loop."""
+
+    def __init__(self) -> None:
+        self._outputs: list[tuple[int, Output]] = []
+        self._filled = asyncio.Event()
+
+    def put(self, choice: int, output: Output) -> None:
+        """Keep `output`; the reader wakes after everything of this step is in."""
+        self._outputs.append((choice, output))
+        self._filled.set()
+
+    async def take(self) -> list[tuple[int, Output]]:
+        """Return all outputs there are, at least one."""
+        await self._filled.wait()
+        self._filled.clear()
+        taken, self._outputs = self._outputs, []
+        return taken
+
+
+class Choice:
+    """The text of one choice while it grows."""
+
+    def __init__(self, index: int, request: GenerationRequest, text: TextStream) -> None:
+        self.index = index
+        self.request = request
+        self.request_id: RequestId | None = None
+        self.finish: FinishReason | None = None
+        self.timings: RequestTimings | None = None
+        self.is_opened = False
+        self.parts: list[str] = []
+        self._text = text
+        self._uncovered: list[int] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer; what came after a stop string does not count."""
+        return self._text.num_tokens
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self._text.is_stopped
+
+    def push(self, output: Output) -> str:
+        """Take over one output and return the text that may be shown now.
+
+        Mutates: `finish` and `timings` when the output is the last one.
+        """
+        num_before = self.num_tokens
+        text = self._text.push(output.tokens)
+        self._uncovered += output.tokens[: self.num_tokens - num_before]
+        if output.finish is not None:
+            # A stop string counts from the token that completes it, whatever the engine did meanwhile.
+            self.finish = FinishReason.STOP if self.is_stopped else output.finish
+            self.timings = output.timings
+            text += self._text.flush()
+        return text
+
+    def take_covered(self) -> list[int]:
+        """Return the tokens, not returned before, whose whole text is out; none while any of it is held back."""
+        if self.finish is None and self._text.has_held_text:
+            return []
+        covered, self._uncovered = self._uncovered, []
+        return covered
+
+
+class Reply:
+    """The whole answer to one client request."""
+
+    def __init__(self, model: ServedModel, job: Job, write: Write) -> None:
+        self._engine = model.engine
+        self._job = job
+        self._write = write
+        self._inbox = Inbox()
+        self._choices = [
+            Choice(index, request, TextStream(model.vocabulary, job.stop)) for index, request in enumerate(job.requests)
+        ]
+
+    @property
+    def totals(self) -> Totals:
+        """Tokens and times so far."""
+        used = [ChoiceTotals(len(one.request.prompt), one.num_tokens, one.timings) for one in self._choices]
+        return add_up(used, choices_per_prompt=self._job.choices_per_prompt)
+
+    async def run(self) -> None:
+        """The request has been answered and its last frame written.
+
+        Raises: RequestError when it could not be started or the engine gave it up; `failure` is then to be written.
+        """
+        try:
+            self._submit()
+            while self._is_open:
+                frames = self._step(await self._inbox.take())
+                if not self._is_open:
+                    frames += self._closing()
+                if frames:
+                    await self._write(frames)
+        finally:
+            for one in self._choices:
+                if one.request_id is not None and one.finish is None:
+                    self._engine.abort(one.request_id)
+
+    @property
+    def _is_open(self) -> bool:
+        return any(one.finish is None for one in self._choices)
+
+    def _submit(self) -> None:
+        for one in self._choices:
+            try:
+                one.request_id = self._engine.submit(one.request, partial(self._inbox.put, one.index))
+            except EngineStopped:
+                raise EngineGone("The engine of this model has stopped. Please try again.") from None
+            except ValueError as error:
+                raise RequestError(f"This request is impossible for the model: {error}.") from error
+
+    def _step(self, outputs: list[tuple[int, Output]]) -> bytes:
+        """Return the frames for what one or more steps of the engine brought."""
+        shown: list[bytes] = []
+        touched: dict[int, Choice] = {}
+        for index, merged in _merge(outputs).items():
+            choice = touched[index] = self._choices[index]
+            shown.append(self._show(choice, merged))
+        data = b"".join(shown)
+        if not self._job.is_stream or not data:
+            return b""
+        frames = [encode_frame(FrameType.DATA, data)]
+        for index, choice in touched.items():
+            if tokens := choice.take_covered():
+                covered = orjson.dumps({"choice": index, "token_ids": tokens})
+                frames.append(encode_frame(FrameType.RESUME, covered))
+        return b"".join(frames)
+
+    def _show(self, choice: Choice, output: Output) -> bytes:
+        """Return the dialect's bytes for `output`. Raises: RequestError when the engine gave up."""
+        was_stopped = choice.is_stopped
+        text = choice.push(output)
+        match choice.finish:
+            case FinishReason.ERROR:
+                raise GenerationFailed(output.error or "The engine could not go on with this request.")
+            case FinishReason.ABORT:
+                raise EngineGone("The engine of this model was stopped during the answer. Please try again.")
+            case None if choice.is_stopped and not was_stopped and choice.request_id is not None:
+                self._engine.finish(choice.request_id, choice.num_tokens)
+            case _:
+                pass
+        if not self._job.is_stream:
+            choice.parts.append(text)
+            return b""
+        return self._pieces(choice, text)
+
+    def _pieces(self, choice: Choice, text: str) -> bytes:
+        formatter = self._job.formatter
+        pieces: list[bytes] = []
+        if not choice.is_opened and (text or choice.finish is not None):
+            choice.is_opened = True
+            pieces.append(formatter.first(choice.index))
+        if text:
+            pieces.append(formatter.delta(choice.index, text))
+        if choice.finish is not None:
+            totals = None if self._is_open else self.totals
+            pieces.append(formatter.last(choice.index, choice.finish, totals))
+        return b"".join(pieces)
+
+    def _closing(self) -> bytes:
+        formatter, totals = self._job.formatter, self.totals
+        if self._job.is_stream:
+            data = formatter.closing(totals)
+        else:
+            answers = [Answer("".join(one.parts), one.finish or FinishReason.STOP) for one in self._choices]
+            data = formatter.whole(answers, totals)
+        reasons = [one.finish for one in self._choices if one.finish is not None]
+        return encode_frame(FrameType.DATA, data) + _end("ok", totals, reasons)
+
+
+def _merge(outputs: list[tuple[int, Output]]) -> dict[int, Output]:
+    """Return one output for each choice, so that a slow client gets one bigger piece instead of many."""
+    merged: dict[int, Output] = {}
+    for index, output in outputs:
+        before = merged.get(index)
+        merged[index] = output if before is None else _join(before, output)
+    return merged
+
+
+def _join(before: Output, after: Output) -> Output:
+    return Output(
+        request_id=after.request_id,
+        tokens=before.tokens + after.tokens,
+        num_generated=after.num_generated,
+        finish=after.finish,
+        timings=after.timings or before.timings,
+        error=after.error,
+    )
+
+
+def failure(error: RequestError, totals: Totals) -> bytes:
+    """Return the frames that end the body of a request that was refused or failed."""
+    return encode_frame(FrameType.ERROR, error.to_payload().to_json()) + _end(error.outcome, totals, [])
+
+
+def _end(outcome: str, totals: Totals, finish_reasons: Sequence[FinishReason]) -> bytes:
+    end = {
+        "outcome": outcome,
+        "usage": totals.usage,
+        "timings": totals.timings,
+        "finish_reasons": finish_reasons,
+    }
+    return encode_frame(FrameType.END, orjson.dumps(end))

@@ -1,0 +1,150 @@
+"""OpenAI chat messages in the one form that templates get.
+
+Owns what is accepted of a message and how it is unified. Must not know templates.
+
+    content       text, or a list of text parts (joined with newlines), or absent
+    role          system (also as developer), user, assistant, tool, function
+    tool_calls    `arguments` as an object wherever they are JSON of one; the old `function_call` becomes a tool call
+    name          kept; a tool's answer without one gets the name of the call that it answers
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from worker.chat.errors import TemplateError, UnsupportedContent
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Type of a content part to the key of its text."""
+
+Turn = dict[str, Any]
+"""One message in the form that templates get."""
+
+
+def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
+    """Return the messages as templates get them; `content` is a text, or None where there was none.
+
+    Raises: TemplateError that names the field; UnsupportedContent for images, audio and files.
+    """
+    if not messages:
+        raise TemplateError("`messages` is empty; send at least one message.", param="messages")
+    turns: list[Turn] = []
+    call_names: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        turn = _turn(message, f"messages[{index}]")
+        for call in turn.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                call_names[call["id"]] = call["function"]["name"]
+        if turn["role"] == "tool" and not turn.get("name") and turn.get("tool_call_id") in call_names:
+            turn["name"] = call_names[turn["tool_call_id"]]
+        turns.append(turn)
+    return turns
+
+
+def merge_for_template(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the conversation in the shape that the strictest templates take.
+
+    One system message, in front; no two user turns, nor two plain assistant turns, in a row. Texts are joined with a
+    blank line.
+    """
+    system = [turn for turn in turns if turn["role"] == "system"]
+    merged: list[Turn] = [_joined(system)] if system else []
+    for turn in turns:
+        if turn["role"] == "system":
+            continue
+        last = merged[-1] if merged else None
+        if last is not None and _is_mergeable(last) and _is_mergeable(turn) and last["role"] == turn["role"]:
+            merged[-1] = _joined([last, turn])
+        else:
+            merged.append(turn)
+    return merged
+
+
+def _joined(turns: Sequence[Turn]) -> Turn:
+    texts = [turn["content"] for turn in turns if turn["content"]]
+    return {**turns[0], "content": "\n\n".join(texts)}
+
+
+def _is_mergeable(turn: Turn) -> bool:
+    return turn["role"] in ("user", "assistant") and not turn.get("tool_calls")
+
+
+def _turn(message: Any, where: str) -> Turn:
+    if not isinstance(message, Mapping):
+        raise TemplateError(f"`{where}` is not an object with a `role` and a `content`.", param=where)
+    role = message.get("role")
+    if role not in ROLES:
+        raise TemplateError(
+            f"`{where}.role` is {json.dumps(role, ensure_ascii=False)[:100]}; it must be one of: {', '.join(ROLES)}.",
+            param=f"{where}.role",
+        )
+    if not isinstance(message.get("name", ""), str | None):
+        raise TemplateError(f"`{where}.name` is not a text.", param=f"{where}.name")
+    turn = {key: value for key, value in message.items() if value is not None and key != "function_call"}
+    turn["role"] = "system" if role == "developer" else role
+    turn["content"] = _content(message.get("content"), f"{where}.content")
+    calls = message.get("tool_calls") or ()
+    if not calls and message.get("function_call"):
+        calls = ({"type": "function", "function": message["function_call"]},)
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise TemplateError(f"`{where}.tool_calls` is not a list.", param=f"{where}.tool_calls")
+    turn.pop("tool_calls", None)
+    if calls:
+        turn["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    elif turn["content"] is None:
+        turn["content"] = ""
+    return turn
+
+
+def _content(content: Any, where: str) -> str | None:
+    """Return the text of a content. Raises: TemplateError, UnsupportedContent."""
+    match content:
+        case None | str():
+            return content
+        case list() | tuple():
+            return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+        case _:
+            raise TemplateError(f"`{where}` is neither a text nor a list of parts.", param=where)
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or not isinstance(kind, str):
+        raise TemplateError(f"`{where}` is not a content part: an object with a `type`.", param=where)
+    if kind not in _TEXT_PARTS:
+        raise UnsupportedContent(
+            f"`{where}` is of type {json.dumps(kind, ensure_ascii=False)[:100]}: this model takes text only.",
+            param=where,
+        )
+    text = part.get(_TEXT_PARTS[kind])
+    if not isinstance(text, str):
+        raise TemplateError(f"`{where}.{_TEXT_PARTS[kind]}` is not a text.", param=where)
+    return text
+
+
+def _tool_call(call: Any, where: str) -> Turn:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise TemplateError(f"`{where}.function.name` is missing or is not a text.", param=where)
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = {}
+    elif isinstance(arguments, str):
+        arguments = _object_or_text(arguments)
+    elif not isinstance(arguments, Mapping):
+        raise TemplateError(f"`{where}.function.arguments` is neither a text nor an object.", param=where)
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
+
+
+def _object_or_text(arguments: str) -> Any:
+    """Return the JSON object in `arguments`; the text itself when there is none, as models do write broken JSON."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -1,0 +1,144 @@
+"""Chat messages to the text of a prompt, by the template that comes with a model.
+
+Owns what a template is given and what is made of its answer. What comes out depends on the arguments alone: there is no
+clock. Must not know tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from worker.chat.client_text import Guard, Segment, texts_of
+from worker.chat.control_texts import ControlTexts
+from worker.chat.errors import LimitExceeded, TemplateError, UnsupportedContent
+from worker.chat.expectations import Expectations, find_expectations
+from worker.chat.messages import Turn, merge_for_template, normalize_messages
+from worker.chat.sandbox import SandboxedTemplate
+
+__all__ = ["ChatTemplate", "LimitExceeded", "Segment", "TemplateError", "UnsupportedContent"]
+
+_MAX_DATE_FORMAT_CHARS = 200
+_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+_PROBE_TIME = datetime(2000, 1, 1)
+
+
+class ChatTemplate:
+    """A compiled template. Rendering keeps no state.
+
+    Raises: TemplateError, naming the line, when `source` cannot be compiled.
+    """
+
+    def __init__(self, source: str, *, bos_text: str, eos_text: str, control_texts: Sequence[str]) -> None:
+        self._source = source
+        self._template = SandboxedTemplate(source)
+        self._control = ControlTexts(control_texts)
+        self._special = {"bos_token": bos_text, "eos_token": eos_text}
+        given = {"messages", "tools", "add_generation_prompt", "strftime_now", *self._special}
+        self._reserved_names = given | self._template.global_names
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        now: datetime,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] = _NO_KWARGS,
+        continue_final_message: bool = False,
+    ) -> list[Segment]:
+        """Return the prompt for OpenAI `messages`.
+
+        `now` is what templates that print a date print. With `continue_final_message` the prompt ends inside the last
+        message, an assistant's, so that the answer goes on with it. If the template refuses the conversation as it is,
+        it gets a second look at it with system messages in front and turns of one role joined.
+
+        Raises: TemplateError in the template's own words, or naming the message that cannot be used; LimitExceeded.
+        """
+        turns = normalize_messages(messages)
+        self._check_kwargs(kwargs)
+        if continue_final_message:
+            _check_final(turns[-1])
+        given = {
+            **kwargs,
+            "tools": tools or None,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+        }
+        try:
+            return self._render(self.expectations.fit(turns), given, now, continue_final_message)
+        except LimitExceeded:
+            raise
+        except TemplateError as refusal:
+            merged = merge_for_template(turns)
+            if merged == turns:
+                raise
+            try:
+                return self._render(self.expectations.fit(merged), given, now, continue_final_message)
+            except TemplateError:
+                raise refusal from None
+
+    @cached_property
+    def expectations(self) -> Expectations:
+        """How the template wants its messages."""
+        return find_expectations(self._probe)
+
+    def _probe(self, turns: Sequence[Turn]) -> str:
+        segments = self._render(turns, {"tools": None, "add_generation_prompt": True}, _PROBE_TIME, False)
+        return "".join(segment.text for segment in segments)
+
+    def _render(
+        self, turns: Sequence[Turn], given: Mapping[str, Any], now: datetime, is_continued: bool
+    ) -> list[Segment]:
+        try:
+            guard = Guard(self._control, [self._source, *texts_of([turns, given])])
+            wrapped: list[Turn] = [guard.wrap(turn) | {"role": turn["role"]} for turn in turns]
+            variables = {"documents": None, **guard.wrap(given), "messages": wrapped, **self._special}
+        except RecursionError:
+            raise TemplateError("The messages or tools are nested too deeply.") from None
+        variables["strftime_now"] = lambda format_: _date(now, format_)
+        if not is_continued:
+            return guard.segments(self._template.render(variables, guard))
+        final = turns[-1]["content"]
+        # The space shows whether the template trims its contents: then it is gone.
+        _append(wrapped[-1], guard, f"{guard.end_mark} ")
+        before, found, after = self._template.render(variables, guard).rpartition(guard.end_mark)
+        if not found:
+            raise TemplateError("This model's chat template drops the last message, so it cannot be continued.")
+        text = final if isinstance(final, str) else final[0]["text"]
+        if not after.startswith(" ") and text.strip():
+            before = before.removesuffix(text[len(text.rstrip()) :])
+        # A template that prints the last message twice has ended its first copy with the same characters.
+        return guard.segments(guard.without_end_marks(before))
+
+    def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
+        for name in kwargs:
+            if name in self._reserved_names:
+                raise TemplateError(
+                    f"`chat_template_kwargs` cannot set `{name}`: it is given to the template already.",
+                    param="chat_template_kwargs",
+                )
+
+
+def _check_final(turn: Turn) -> None:
+    if turn["role"] != "assistant" or turn.get("tool_calls"):
+        raise TemplateError(
+            "Only a message of the assistant that calls no tools can be continued; the last one is none.",
+            param="messages",
+        )
+
+
+def _append(turn: Turn, guard: Guard, ending: str) -> None:
+    content = turn["content"]
+    if isinstance(content, str):
+        turn["content"] = guard.own(f"{content}{ending}")
+    else:
+        content[0]["text"] = guard.own(f"{content[0]['text']}{ending}")
+
+
+def _date(now: datetime, format_: str) -> str:
+    if len(format_) > _MAX_DATE_FORMAT_CHARS:
+        raise ValueError(f"strftime_now takes at most {_MAX_DATE_FORMAT_CHARS} characters")
+    return now.strftime(str.__str__(format_))

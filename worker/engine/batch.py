@@ -1,0 +1,102 @@
+"""What one step does: KV operations, then rows of one forward pass, and what came of it.
+
+Plain data between the scheduler, which decides it, and the engine, which performs it. Must not hold state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.engine.request import RequestId
+
+TokenArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Sequence `seq_id` owns no cells any more."""
+
+    seq_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Sequence `dst`, empty before, owns the first `num_tokens` cells of `src` as well. No bytes move."""
+
+    src: int
+    dst: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Sequence `seq_id` keeps its first `num_tokens` cells."""
+
+    seq_id: int
+    num_tokens: int
+
+
+KvOp = Clear | Share | Trim
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive pending tokens of one sequence: one row when generating, several in prefill."""
+
+    seq_id: int
+    request_id: RequestId
+    tokens: TokenArray
+    """Shape: (num_rows,)."""
+    start: int
+    """Position of the first row."""
+    wants_logits: bool
+    """Whether the last row is sampled from. No other row ever is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. KV operations come first, in order; then one forward pass over all chunks."""
+
+    before: tuple[KvOp, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the forward pass."""
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def num_outputs(self) -> int:
+        """Rows that are sampled from."""
+        return sum(chunk.wants_logits for chunk in self.chunks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to do at all."""
+        return not self.before and not self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The pass succeeded; one token for each chunk that wanted logits, in order."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFailed:
+    """The pass did not succeed.
+
+    `code` is llama_decode's; `num_cached` tells, for codes after which cells may have changed,
+    how many tokens each sequence really has in the cache.
+    """
+
+    code: int
+    num_cached: Mapping[int, int] | None = None
+
+
+StepResult = Sampled | ForwardFailed

@@ -1,0 +1,170 @@
+"""One step of the engine: plan, KV operations, forward pass, sampling, commit. Synchronous and without threads.
+
+`engine.py` runs it in a thread; tests call it directly. Must not know event loops or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy.typing as npt
+from numpy import float32
+
+from worker.contract import ModelFacts
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult
+from worker.engine.errors import BackendFailed, ForwardError, InvalidBatch, KvCacheFull
+from worker.engine.request import GenerationRequest, Output, RequestId
+from worker.engine.sampler import Sampler
+from worker.engine.scheduler import Scheduler, SchedulerOptions
+from worker.engine.sequence import Sequence as TokenSequence
+from worker.engine.statistics import Statistics
+from worker.engine.vocabulary import Vocabulary
+
+MAX_FAILURES = 3
+"""So many failed passes in a row mean that the backend is broken."""
+
+
+class Backend(Protocol):
+    """What the engine needs of llama.cpp."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What loading has shown."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer."""
+        ...
+
+    @property
+    def can_share(self) -> bool:
+        """Whether prefixes can be shared and cut."""
+        ...
+
+    def apply(self, op: KvOp) -> bool:
+        """Perform one KV operation; False if this memory cannot."""
+        ...
+
+    def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[float32]:
+        """Return logits, a row for each chunk that wants them. Raises: ForwardError."""
+        ...
+
+    def num_cached(self, seq_id: int) -> int:
+        """Return how many tokens of the sequence are in the cache."""
+        ...
+
+    def set_threads(self, num_threads: int) -> None:
+        """Use so many CPU threads from the next pass on."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+class EngineCore:
+    """Scheduler, samplers and backend of one model."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: SchedulerOptions,
+        *,
+        clock: Callable[[], float],
+        check_cells: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.scheduler = Scheduler(options)
+        self.statistics = Statistics()
+        self._clock = clock
+        self._check_cells = check_cells
+        self._samplers: dict[RequestId, Sampler] = {}
+        self._num_vocab = backend.facts.num_vocab
+        self._num_failures = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return self.scheduler.has_work
+
+    def submit(self, request_id: RequestId, request: GenerationRequest) -> None:
+        """Queue a request. Raises: ValueError if it could never run."""
+        sequence = TokenSequence(request_id, request, self._clock())
+        self.scheduler.submit(sequence)
+        self._samplers[request_id] = Sampler(request.sampling, self._num_vocab, self.scheduler.options.end_tokens)
+
+    def abort(self, request_id: RequestId) -> None:
+        """Forget a request; idempotent."""
+        self.scheduler.abort(request_id, self._clock())
+        if self._samplers.pop(request_id, None) is not None:
+            self.statistics.aborted += 1
+            self.statistics.forget(request_id)
+
+    def finish(self, request_id: RequestId, num_tokens: int) -> Output | None:
+        """End a request after so many tokens of its answer; None if it has ended already."""
+        output = self.scheduler.finish(request_id, num_tokens, self._clock())
+        if output is not None:
+            self._samplers.pop(request_id, None)
+            self.statistics.finished += 1
+            self.statistics.forget(request_id)
+        return output
+
+    def step(self) -> list[Output]:
+        """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
+        plan = self.scheduler.plan(self._clock())
+        for op in plan.before:
+            self.backend.apply(op)
+        if not plan.chunks:
+            return []
+        result = self._forward(plan)
+        now_s = self._clock()
+        outputs = self.scheduler.commit(plan, result, now_s)
+        self.statistics.observe_outputs(outputs, now_s)
+        for output in outputs:
+            if output.finish is not None:
+                self._samplers.pop(output.request_id, None)
+        if self._check_cells:
+            self.check_cells()
+        return outputs
+
+    def _forward(self, plan: StepPlan) -> StepResult:
+        started_s = self._clock()
+        try:
+            logits = self.backend.forward(plan.chunks)
+        except ForwardError as error:
+            self.statistics.failed_forwards += 1
+            # A full cache and a wrong row have a remedy that the scheduler applies; others are only tried again.
+            if not isinstance(error, KvCacheFull | InvalidBatch):
+                self._num_failures += 1
+                if self._num_failures >= MAX_FAILURES:
+                    raise
+                if isinstance(error, BackendFailed):
+                    self.statistics.backend_failures += 1
+                seq_ids = {chunk.seq_id for chunk in plan.chunks}
+                return ForwardFailed(error.code, {seq_id: self.backend.num_cached(seq_id) for seq_id in seq_ids})
+            return ForwardFailed(error.code)
+        self._num_failures = 0
+        self.statistics.observe_forward(plan, self._clock() - started_s)
+        return Sampled(self._sample(plan, logits))
+
+    def _sample(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[int, ...]:
+        tokens: list[int] = []
+        for chunk in plan.chunks:
+            if chunk.wants_logits:
+                sequence = self.scheduler.slots[chunk.seq_id].sequence
+                assert sequence is not None
+                row = logits[len(tokens)]
+                sampler = self._samplers[chunk.request_id]
+                tokens.append(sampler.sample(row, sequence.tokens, sequence.num_generated))
+        return tuple(tokens)
+
+    def check_cells(self) -> None:
+        """Assert that the cache holds what the books say. For tests and debugging: asks for every sequence."""
+        self.scheduler.check_integrity()
+        if self.scheduler.kv.has_ops:
+            return  # the books are ahead until the next step performs these
+        for seq_id, length in self.scheduler.recorded_lengths().items():
+            actual = self.backend.num_cached(seq_id)
+            assert actual == length, f"sequence {seq_id}: {actual} tokens in the cache, {length} in the books"

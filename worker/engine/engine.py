@@ -1,0 +1,249 @@
+"""The only engine thread: inbox -> step -> outputs, again and again while there is work.
+
+Everything else happens on the event loop, which submits, aborts and receives; one `call_soon_threadsafe` per
+step carries all outputs of that step, so that text is made while the next pass computes. Must not decide what
+a step does (`scheduler.py`) nor touch llama.cpp (`llama.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts, SlotReport
+from worker.engine.core import Backend, EngineCore
+from worker.engine.errors import EngineStopped
+from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
+from worker.engine.scheduler import SchedulerOptions
+from worker.engine.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+Sink = Callable[[Output], None]
+
+SWITCH_INTERVAL_S = 1e-4
+"""How long another thread may hold the interpreter when a pass returns. The default of 5 ms would be added to
+every step while the event loop is busy."""
+
+CPU_ROWS = 128
+CPU_ROWS_BESIDE = 32
+GPU_ROWS_BESIDE = 128
+"""Rows of a pass: on a CPU its time grows with them, so that small chunks cost little and bound every wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """What the status link and `/slots` show."""
+
+    slots: tuple[SlotReport, ...]
+    counters: EngineCounters
+    histograms: dict[str, Histogram]
+    kv_cells: dict[str, int]
+    step: int
+    step_at_s: float
+    has_work: bool
+    queue_length: int
+    num_threads: int
+
+
+class Engine:
+    """Runs one model's requests. All methods are called from the event-loop thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: EngineOptions,
+        *,
+        num_threads: int = 1,
+        check_cells: bool = False,
+        on_failure: Callable[[BaseException], None] | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self.facts: ModelFacts = backend.facts
+        self.vocabulary: Vocabulary = backend.vocabulary
+        self._backend = backend
+        self._core = EngineCore(
+            backend, scheduler_options(backend, options), clock=time.monotonic, check_cells=check_cells
+        )
+        self._on_failure = on_failure
+        self._on_change = on_change
+        self._max_threads = options.threads
+        self._num_threads = self._bounded(num_threads)
+        self._applied_threads = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ids = itertools.count(1)
+        self._sinks: dict[RequestId, Sink] = {}
+        self._inbox: deque[Callable[[], Output | None]] = deque()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._is_failed = False
+        self._drained: asyncio.Event = asyncio.Event()
+        self._kv_cells: dict[str, int] = {}
+        self._step = 0
+        self._step_at_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the engine thread; the running event loop receives the outputs."""
+        self._loop = asyncio.get_running_loop()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, sink: Sink) -> RequestId:
+        """Queue the request and return its id; `sink` gets its outputs on the event loop.
+
+        Raises: EngineStopped; ValueError when the request could never run.
+        """
+        if self._is_stopping or self._is_failed:
+            raise EngineStopped("the engine takes no more requests")
+        room = min(self.facts.context, self.facts.kv_cells)
+        if not request.prompt or request.max_tokens < 1 or len(request.prompt) + 1 > room:
+            raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
+        request_id = RequestId(next(self._ids))
+        self._sinks[request_id] = sink
+        self._order(lambda: self._core.submit(request_id, request))
+        return request_id
+
+    def abort(self, request_id: RequestId) -> None:
+        """Forget the request: no output follows. Its place is free before the next pass. Idempotent."""
+        if self._sinks.pop(request_id, None) is not None:
+            self._order(lambda: self._core.abort(request_id))
+            self._check_drained()
+
+    def finish(self, request_id: RequestId, num_tokens: int) -> None:
+        """End the request after so many tokens of its answer; an output with `finish` follows. Idempotent."""
+        if request_id in self._sinks:
+            self._order(lambda: self._core.finish(request_id, num_tokens))
+
+    def set_threads(self, num_threads: int) -> None:
+        """Use so many CPU threads from the next pass on, at most what the options allow."""
+        self._num_threads = self._bounded(num_threads)
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return the state as of about now. Read without locks while the engine runs: fields may be a step apart."""
+        core = self._core
+        return EngineSnapshot(
+            slots=core.scheduler.reports(),
+            counters=core.statistics.counters(),
+            histograms=core.statistics.histograms(),
+            kv_cells=dict(self._kv_cells),
+            step=self._step,
+            step_at_s=self._step_at_s,
+            has_work=bool(self._sinks),
+            queue_length=core.scheduler.num_waiting,
+            num_threads=self._num_threads,
+        )
+
+    async def drain(self) -> None:
+        """Return when every submitted request has ended."""
+        while self._sinks:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def stop(self) -> None:
+        """Stop the thread after the current pass and free the model."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # --- engine thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._loop_steps()
+        except BaseException as error:
+            log.critical("engine failed: %s", error, exc_info=True)
+            self._post(partial(self._fail, error))
+        else:
+            self._backend.close()
+
+    def _loop_steps(self) -> None:
+        while not self._is_stopping:
+            outputs = self._drain_inbox()
+            if self._num_threads != self._applied_threads:
+                self._applied_threads = self._num_threads
+                self._backend.set_threads(self._applied_threads)
+            if self._core.has_work:
+                outputs += self._core.step()
+                self._step += 1
+                self._step_at_s = time.monotonic()
+            self._kv_cells = self._core.scheduler.kv_cells()
+            if outputs:
+                self._post(partial(self._deliver, outputs))
+            if not self._core.has_work and not self._inbox:
+                self._wake.wait()
+                self._wake.clear()
+
+    def _drain_inbox(self) -> list[Output]:
+        outputs = []
+        while self._inbox:
+            output = self._inbox.popleft()()
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _post(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            log.debug("outputs after the end of the event loop")
+
+    # --- event loop -------------------------------------------------------------------------------------
+
+    def _order(self, call: Callable[[], Output | None]) -> None:
+        self._inbox.append(call)
+        self._wake.set()
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            # A request that was aborted meanwhile has no sink any more.
+            sink = self._sinks.get(output.request_id)
+            if sink is None:
+                continue
+            if output.finish is not None:
+                del self._sinks[output.request_id]
+            sink(output)
+        self._check_drained()
+        if self._on_change is not None:
+            self._on_change()
+
+    def _check_drained(self) -> None:
+        if not self._sinks:
+            self._drained.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_failed = True
+        sinks, self._sinks = self._sinks, {}
+        for request_id, sink in sinks.items():
+            sink(Output(request_id, finish=FinishReason.ERROR, error="the engine failed"))
+        self._check_drained()
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    def _bounded(self, num_threads: int) -> int:
+        return max(1, num_threads if self._max_threads is None else min(num_threads, self._max_threads))
+
+
+def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOptions:
+    """Return what the scheduler must know of this backend."""
+    uses_gpu = backend.facts.gpu_layers > 0
+    max_rows = max(options.slots, min(options.batch_size, options.ubatch_size))
+    return SchedulerOptions(
+        num_slots=options.slots,
+        context=options.context,
+        num_cells=options.num_kv_cells,
+        max_rows=max_rows if uses_gpu else max(options.slots, min(max_rows, CPU_ROWS)),
+        max_rows_beside=GPU_ROWS_BESIDE if uses_gpu else CPU_ROWS_BESIDE,
+        end_tokens=backend.vocabulary.eog,
+        can_share=backend.can_share,
+    )

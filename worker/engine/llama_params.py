@@ -1,0 +1,211 @@
+"""Options to llama.cpp's parameter structs, and the devices it sees.
+
+One of the three `llama_*` modules that may import llama_cpp. Must not load anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llama_cpp import llama_cpp as lib
+
+from worker.contract import EngineOptions
+from worker.engine.errors import BadModel
+from worker.engine.llama_faults import has_broken_amx
+
+log = logging.getLogger(__name__)
+
+_DEVICE_CPU = 0
+_DEVICE_GPU = 1
+_DEVICE_INTEGRATED_GPU = 2
+
+_KV_TYPES = {
+    "f32": lib.GGML_TYPE_F32,
+    "f16": lib.GGML_TYPE_F16,
+    "bf16": 30,  # absent from the binding's names. Source: ggml.h, GGML_TYPE_BF16
+    "q8_0": lib.GGML_TYPE_Q8_0,
+    "q4_0": lib.GGML_TYPE_Q4_0,
+    "q4_1": lib.GGML_TYPE_Q4_1,
+    "iq4_nl": lib.GGML_TYPE_IQ4_NL,
+    "q5_0": lib.GGML_TYPE_Q5_0,
+    "q5_1": lib.GGML_TYPE_Q5_1,
+}
+
+_FLASH_ATTN = {
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+
+_ROPE_SCALING = {
+    "none": lib.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": lib.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": lib.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+
+_SPLIT_MODES = {
+    "none": lib.LLAMA_SPLIT_MODE_NONE,
+    "layer": lib.LLAMA_SPLIT_MODE_LAYER,
+    "row": lib.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDevice:
+    """One device of llama.cpp's registry."""
+
+    name: str
+    is_gpu: bool
+    handle: int
+
+
+def list_devices() -> list[BackendDevice]:
+    """Return all devices, in llama.cpp's own order."""
+    functions = _device_functions()
+    devices = []
+    for index in range(functions.count()):
+        handle = functions.get(index)
+        kind = functions.type(handle)
+        devices.append(
+            BackendDevice(functions.name(handle).decode(), kind in {_DEVICE_GPU, _DEVICE_INTEGRATED_GPU}, handle)
+        )
+    return devices
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceFunctions:
+    count: Callable[[], int]
+    get: Callable[[int], int]
+    name: Callable[[int], bytes]
+    type: Callable[[int], int]
+
+
+def _device_functions() -> _DeviceFunctions:
+    """Return the registry's functions, which llama-cpp-python does not declare. Source: ggml-backend.h."""
+
+    def declare(name: str, restype: Any, *argtypes: Any) -> Any:
+        function = getattr(lib._lib, name)
+        function.restype, function.argtypes = restype, list(argtypes)
+        return function
+
+    return _DeviceFunctions(
+        count=declare("ggml_backend_dev_count", ctypes.c_size_t),
+        get=declare("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t),
+        name=declare("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p),
+        type=declare("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Where the weights go. `handles` is what llama.cpp gets: None = its own choice among all GPUs."""
+
+    label: str
+    uses_gpu: bool
+    handles: Any | None
+
+
+def choose_devices(options: EngineOptions) -> DeviceChoice:
+    """Return the devices that `device` and `gpu_layers` mean. Raises: BadModel for a device that is not there."""
+    devices = list_devices()
+    gpus = [device for device in devices if device.is_gpu]
+    wanted = options.device
+    if wanted is not None and wanted.lower() == "cpu":
+        gpus = []
+    elif wanted is not None:
+        chosen = [device for device in gpus if device.name.lower() == wanted.lower()]
+        if not chosen:
+            names = ", ".join(["cpu", *(device.name for device in gpus)])
+            raise BadModel(f"device {wanted!r} is not there; llama.cpp sees: {names}")
+        gpus = chosen
+    if not gpus or options.gpu_layers == 0:
+        # An empty list, not NULL: with NULL a GPU would still be used for long prompts.
+        return DeviceChoice("cpu", uses_gpu=False, handles=(ctypes.c_void_p * 1)(None))
+    handles = (ctypes.c_void_p * (len(gpus) + 1))(*(device.handle for device in gpus), None)
+    return DeviceChoice(", ".join(device.name for device in gpus), uses_gpu=True, handles=handles)
+
+
+def model_params(options: EngineOptions, choice: DeviceChoice, on_progress: Any) -> tuple[Any, list[Any]]:
+    """Return llama_model_params and the objects that must live as long as they are used."""
+    params = lib.llama_model_default_params()
+    keep: list[Any] = [on_progress]
+    if choice.handles is not None:
+        params.devices = ctypes.cast(choice.handles, ctypes.c_void_p)
+        keep.append(choice.handles)
+    params.n_gpu_layers = options.gpu_layers if choice.uses_gpu else 0
+    params.split_mode = _SPLIT_MODES[options.split_mode]
+    params.main_gpu = options.main_gpu
+    if options.tensor_split:
+        shares = (ctypes.c_float * max(lib.llama_max_devices(), len(options.tensor_split)))(*options.tensor_split)
+        params.tensor_split = shares
+        keep.append(shares)
+    params.load_mode = {
+        (True, False): lib.LLAMA_LOAD_MODE_MMAP,
+        (True, True): lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+        (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
+        (False, False): lib.LLAMA_LOAD_MODE_NONE,
+    }[options.mmap, options.mlock]
+    params.check_tensors = options.check_tensors
+    # The AMX kernels are behind llama.cpp's extra buffer types; without these it uses AVX-512 or AVX2.
+    params.use_extra_bufts = not _has_broken_amx()
+    params.progress_callback = on_progress
+    return params, keep
+
+
+@cache
+def _has_broken_amx() -> bool:
+    info = (lib.llama_print_system_info() or b"").decode("utf-8", "replace")
+    folder = Path(lib._lib._name).parent
+    broken = any(has_broken_amx(info, library) for library in sorted(folder.glob("libggml-cpu*")))
+    if broken:
+        log.warning(
+            "this build of llama-cpp-python has broken AMX kernels (its GCC is too old for them), so they stay off; "
+            "a build with GCC 14 or clang can use them"
+        )
+    return broken
+
+
+def context_params(options: EngineOptions, choice: DeviceChoice, max_rows: int, num_threads: int) -> Any:
+    """Return llama_context_params for one unified pool of cells."""
+    params = lib.llama_context_default_params()
+    params.n_ctx = options.num_kv_cells
+    params.n_batch = params.n_ubatch = max_rows
+    params.n_seq_max = options.slots
+    # Only rows that are sampled from have outputs; the default would reserve max_rows x num_vocab floats.
+    params.n_outputs_max = options.slots
+    params.n_threads = params.n_threads_batch = num_threads
+    params.kv_unified = True
+    params.swa_full = options.swa_full
+    params.type_k = _KV_TYPES[options.cache_type_k]
+    params.type_v = _KV_TYPES[options.cache_type_v]
+    params.flash_attn_type = _FLASH_ATTN[_flash_attn(options, choice)]
+    params.offload_kqv = not options.no_kv_offload
+    params.op_offload = not options.no_op_offload
+    params.no_perf = True
+    if options.rope_scaling is not None:
+        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
+    for field, value in (
+        ("rope_freq_base", options.rope_freq_base),
+        ("rope_freq_scale", 1.0 / options.rope_scale if options.rope_scale else options.rope_freq_scale),
+        ("yarn_orig_ctx", options.yarn_orig_ctx),
+        ("yarn_ext_factor", options.yarn_ext_factor),
+        ("yarn_attn_factor", options.yarn_attn_factor),
+        ("yarn_beta_slow", options.yarn_beta_slow),
+        ("yarn_beta_fast", options.yarn_beta_fast),
+    ):
+        if value is not None:
+            setattr(params, field, value)
+    return params
+
+
+def _flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
+    """Return on, off or auto. On a CPU flash attention is slow for fewer than 64 rows, but a quantised V needs it."""
+    if options.flash_attn != "auto" or choice.uses_gpu:
+        return options.flash_attn
+    return "auto" if options.cache_type_v not in {"f32", "f16", "bf16"} else "off"

@@ -1,0 +1,117 @@
+"""Text to tokens and back, and what the file says about chat and sampling. Thread-safe, as the C calls are.
+
+One of the three `llama_*` modules that may import llama_cpp. Must not touch a context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from llama_cpp import llama_cpp as lib
+
+_SAMPLING_KEYS: Mapping[str, tuple[str, type]] = {
+    "general.sampling.temp": ("temperature", float),
+    "general.sampling.top_k": ("top_k", int),
+    "general.sampling.top_p": ("top_p", float),
+    "general.sampling.min_p": ("min_p", float),
+    "general.sampling.penalty_last_n": ("repeat_last_n", int),
+    "general.sampling.penalty_repeat": ("repeat_penalty", float),
+}
+
+
+class LlamaVocabulary:
+    """The tokenizer of a loaded model. The model must outlive it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._vocab = lib.llama_model_get_vocab(model)
+        self.num_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.add_bos: bool = lib.llama_vocab_get_add_bos(self._vocab)
+        self.add_eos: bool = lib.llama_vocab_get_add_eos(self._vocab)
+        self.bos: int | None = _token(lib.llama_vocab_bos(self._vocab))
+        self.eos: int | None = _token(lib.llama_vocab_eos(self._vocab))
+        self.eog = frozenset(token for token in range(self.num_vocab) if lib.llama_vocab_is_eog(self._vocab, token))
+        self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+
+    @property
+    def bos_text(self) -> str:
+        """What the file calls its begin token; empty if it has none."""
+        return self._text(self.bos)
+
+    @property
+    def eos_text(self) -> str:
+        """What the file calls its end token; empty if it has none."""
+        return self._text(self.eos)
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """Texts of all control tokens, longest first. Takes up to 0.2 s once: not for the event loop."""
+        control = (
+            self._text(token) for token in range(self.num_vocab) if lib.llama_vocab_is_control(self._vocab, token)
+        )
+        return tuple(sorted({text for text in control if text}, key=lambda text: (-len(text), text)))
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """Source of the file's chat template."""
+        source = lib.llama_model_chat_template(self._model, None)
+        return source.decode("utf-8", "replace") if source else None
+
+    @cached_property
+    def sampling_defaults(self) -> dict[str, float | int]:
+        """Sampling parameters that the file recommends, by field name of SamplingParams; odd values are left out."""
+        defaults: dict[str, float | int] = {}
+        for key, (field, kind) in _SAMPLING_KEYS.items():
+            value = self._metadata(key)
+            if value is not None:
+                try:
+                    defaults[field] = kind(float(value))
+                except (ValueError, OverflowError):
+                    continue
+        return defaults
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return token ids. With `parse_special` the texts of control tokens become those tokens."""
+        raw = text.encode("utf-8", "replace")
+        capacity = len(raw) + 8
+        buffer = (lib.llama_token * capacity)()
+        count = lib.llama_tokenize(self._vocab, raw, len(raw), buffer, capacity, add_special, parse_special)
+        if count < 0:  # some tokenizers make more tokens than bytes; they say how many
+            buffer = (lib.llama_token * -count)()
+            count = lib.llama_tokenize(self._vocab, raw, len(raw), buffer, -count, add_special, parse_special)
+        return list(buffer[: max(count, 0)])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of the token; none for a control token unless `special`."""
+        pieces = self._pieces[special]
+        piece = pieces.get(token)
+        if piece is None:
+            piece = pieces[token] = self._read_piece(token, special)
+        return piece
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        length = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if length < 0:
+            buffer = ctypes.create_string_buffer(-length)
+            length = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[: max(length, 0)]
+
+    def _text(self, token: int | None) -> str:
+        if token is None:
+            return ""
+        text = lib.llama_vocab_get_text(self._vocab, token)
+        return text.decode("utf-8", "replace") if text else ""
+
+    def _metadata(self, key: str) -> str | None:
+        buffer = ctypes.create_string_buffer(256)
+        length = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if length >= 0 else None
+
+
+def _token(token: int) -> int | None:
+    """Return None for llama.cpp's "no such token". Source: llama.h, LLAMA_TOKEN_NULL."""
+    return token if token >= 0 else None

@@ -1,0 +1,434 @@
+"""Decides what every step does: who gets a slot, what is reused, which rows run, who makes room.
+
+Pure: no clock, no I/O, no llama.cpp. The engine calls `plan`, performs the plan, and hands the result to
+`commit`; recovery from a failure is simply the next plan. Must not know text or sampling.
+
+Invariants (`check_integrity`): a slot runs at most one sequence; the cells of a running slot are exactly its
+computed tokens; the cells of a holder are exactly its tokens; a plan never needs more cells than are free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from worker.contract import SlotReport, SlotState
+from worker.engine.batch import Chunk, ForwardFailed, Sampled, StepPlan, StepResult
+from worker.engine.kv_store import KvStore
+from worker.engine.prefix_cache import Match, common_prefix
+from worker.engine.request import FinishReason, Output, RequestId
+from worker.engine.sequence import Sequence
+from worker.engine.slot import Slot
+
+RESERVED_ANSWER = 256
+"""Tokens of an answer that admission keeps free; the rest is claimed as it grows."""
+
+LEADER_MARGIN = 16
+"""A request waits for a running prefill if that will give it at least that many more tokens than it finds now."""
+
+MAX_FULL = 3
+"""A lone sequence is given up after so many refusals in a row for want of cells."""
+
+AGEING_S = 4.0
+"""A prefill that has run for so long goes before shorter ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """What the scheduler must know of the engine."""
+
+    num_slots: int
+    context: int
+    """Tokens of one sequence."""
+    num_cells: int
+    """Of the shared pool; at least `context`."""
+    max_rows: int
+    """Rows of a pass while nobody generates."""
+    max_rows_beside: int
+    """Prefill rows of a pass beside generating sequences: bounds their inter-token gap."""
+    end_tokens: frozenset[int]
+    can_share: bool = True
+    """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
+
+
+class Scheduler:
+    """Slots, the line of waiting sequences, and the KV store behind them."""
+
+    def __init__(self, options: SchedulerOptions) -> None:
+        self.options = options
+        self.slots = tuple(Slot(i) for i in range(options.num_slots))
+        self.kv = KvStore(options.num_cells, options.num_slots, can_share=options.can_share)
+        self._waiting: list[Sequence] = []
+        self._suspects: deque[RequestId] = deque()
+        self._max_rows = options.max_rows
+        self._num_full = 0
+        self.num_parked = 0
+        """How often a running sequence had to make room for others."""
+
+    # --- what the engine asks ---------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next plan will have rows or operations."""
+        return bool(self._waiting) or self.kv.has_ops or any(slot.sequence for slot in self.slots)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without a slot."""
+        return len(self._waiting)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue the sequence. Raises: ValueError if it could never run."""
+        room = min(self.options.context, self.options.num_cells)
+        if sequence.num_prompt < 1 or sequence.request.max_tokens < 1:
+            raise ValueError("a request needs at least one prompt token and room for one answer token")
+        if sequence.num_prompt + 1 > room:
+            raise ValueError(f"prompt of {sequence.num_prompt} tokens, the context is {room}")
+        self._waiting.append(sequence)
+
+    def abort(self, request_id: RequestId, now_s: float) -> None:
+        """Forget the sequence, wherever it is; idempotent. Its slot is idle after this call."""
+        self._drop(request_id, now_s)
+
+    def finish(self, request_id: RequestId, num_tokens: int, now_s: float) -> Output | None:
+        """End the sequence after `num_tokens` of its answer; None if it has ended already."""
+        sequence = self._drop(request_id, now_s)
+        if sequence is None:
+            return None
+        return Output(
+            request_id,
+            num_generated=num_tokens,
+            finish=FinishReason.STOP,
+            timings=sequence.timings(now_s, num_tokens),
+        )
+
+    def reports(self) -> tuple[SlotReport, ...]:
+        """Return all slots as `/slots` shows them. May be called from another thread."""
+        return tuple(slot.report(self.kv.ledger.length(slot.id)) for slot in self.slots)
+
+    def kv_cells(self) -> dict[str, int]:
+        """Return cells by kind: used, shared, idle (held for reuse alone), total."""
+        running = self.kv.ledger.count(slot.id for slot in self.slots if slot.sequence)
+        used = self.kv.ledger.num_used
+        return {
+            "used": used,
+            "shared": self.kv.ledger.num_shared,
+            "idle": used - running,
+            "total": self.options.num_cells,
+        }
+
+    # --- plan -------------------------------------------------------------------------------------------
+
+    def plan(self, now_s: float) -> StepPlan:
+        """Return the next step. Every plan must be performed and committed before the next is asked for."""
+        self._admit(now_s)
+        chunks = self._choose_chunks(now_s)
+        chunks = self._make_room(chunks, now_s)
+        return StepPlan(self.kv.take_ops(), tuple(chunks))
+
+    def _admit(self, now_s: float) -> None:
+        """Give free slots to waiting sequences: by priority, then age. Followers of a leader are passed over."""
+        self._waiting.sort(key=lambda s: (-s.request.priority, s.submitted_at_s, s.request_id))
+        for sequence in list(self._waiting):
+            if all(slot.sequence for slot in self.slots):
+                return
+            match = self._best_match(sequence)
+            if self._has_leader(sequence, match):
+                continue
+            if not self._fits(sequence, match):
+                return  # nobody passes a large request, or it would starve
+            self._waiting.remove(sequence)
+            self._start(sequence, match, now_s)
+
+    def _best_match(self, sequence: Sequence) -> Match | None:
+        """Return the longest reusable prefix, at most all tokens but the last: one must be computed."""
+        if not sequence.request.cache_prompt:
+            return None
+        salt = sequence.request.cache_salt
+        running = (
+            (slot.id, other.tokens[: other.num_computed])
+            for slot in self.slots
+            if (other := slot.sequence) is not None and other.request.cache_prompt and other.request.cache_salt == salt
+        )
+        return self.kv.match(sequence.tokens[:-1], salt, running)
+
+    def _has_leader(self, sequence: Sequence, match: Match | None) -> bool:
+        """Whether a running prefill is about to compute much of what this sequence would compute itself.
+
+        The wait is bounded: a leader holds a slot and advances, or goes, and then this is asked again.
+        """
+        if not self.options.can_share or not sequence.request.cache_prompt:
+            return False
+        found = match.num_tokens if match else 0
+        tokens = sequence.tokens[:-1]
+        return any(
+            leader.is_prefilling
+            and leader.request.cache_prompt
+            and leader.request.cache_salt == sequence.request.cache_salt
+            and common_prefix(leader.tokens, tokens) >= found + LEADER_MARGIN
+            for leader in self._running()
+        )
+
+    def _fits(self, sequence: Sequence, match: Match | None) -> bool:
+        """Whether the pool has room for this sequence beside the running ones, holders given up if need be."""
+        running = self._running()
+        if not running:
+            return True
+        slot_ids = [slot.id for slot in self.slots if slot.sequence is not None]
+        num_shared = match.num_tokens if match else 0
+        kept = self.kv.ledger.count(slot_ids, also=(match.seq_id, num_shared) if match else None)
+        claims = sum(_claim(other, other.num_computed) for other in running)
+        return kept + claims + _claim(sequence, num_shared) <= self.options.num_cells
+
+    def _start(self, sequence: Sequence, match: Match | None, now_s: float) -> None:
+        """Put the sequence into a slot and share what it can reuse."""
+        slot = self._choose_slot(match)
+        self.kv.begin(slot.id, match, now_s)
+        num_cached = match.num_tokens if match else 0
+        slot.start(sequence)
+        sequence.num_computed = num_cached
+        if sequence.admitted_at_s is None:
+            sequence.admitted_at_s = now_s
+            sequence.num_cached = num_cached
+
+    def _choose_slot(self, match: Match | None) -> Slot:
+        """Return the idle slot to use: where prefixes cannot move, the one that has it; else the one idle longest."""
+        idle = [slot for slot in self.slots if slot.sequence is None]
+        if match is not None and not self.options.can_share:
+            return next(slot for slot in idle if slot.id == match.seq_id)
+        cache = self.kv.cache
+        return min(idle, key=lambda s: holder.last_used_s if (holder := cache.get(s.id)) else -1.0)
+
+    def _choose_chunks(self, now_s: float) -> list[Chunk]:
+        """Return all generating rows, then prefill chunks within the row budget."""
+        running = self._running()
+        if self._suspects:
+            running = [s for s in running if s.request_id == self._suspects[0]]
+        generating = [s for s in running if not s.is_prefilling]
+        prefilling = [s for s in running if s.is_prefilling]
+        prefilling.sort(key=lambda s: _prefill_order(s, now_s))
+        budget = self._max_rows - len(generating)
+        if generating:
+            budget = min(budget, self.options.max_rows_beside)
+        chunks = [self._chunk(sequence, 1) for sequence in generating]
+        for sequence in prefilling:
+            num_rows = min(sequence.num_pending, budget)
+            if num_rows <= 0:
+                break
+            budget -= num_rows
+            chunks.append(self._chunk(sequence, num_rows))
+        return chunks
+
+    def _chunk(self, sequence: Sequence, num_rows: int) -> Chunk:
+        slot = self._slot_of(sequence)
+        if slot.state is SlotState.STARTED:
+            slot.advance(SlotState.PROCESSING_PROMPT)
+        return Chunk(
+            slot.id,
+            sequence.request_id,
+            sequence.pending(num_rows),
+            sequence.num_computed,
+            wants_logits=num_rows == sequence.num_pending,
+        )
+
+    def _make_room(self, chunks: list[Chunk], now_s: float) -> list[Chunk]:
+        """Return the chunks that the pool has cells for, after giving up holders, then running sequences."""
+        while self.kv.ledger.num_free < sum(len(chunk.tokens) for chunk in chunks):
+            if self.kv.evict_one():
+                continue
+            victim = self._park_youngest(now_s)
+            chunks = [chunk for chunk in chunks if chunk.request_id != victim]
+        return chunks
+
+    def _park_youngest(self, now_s: float) -> RequestId:
+        """Send the youngest of the least important running sequences back to the line, tokens kept.
+
+        It will be computed again from its tokens: nothing that was sent changes.
+        """
+        victim = min(self._running(), key=lambda s: (s.request.priority, -s.submitted_at_s, -s.request_id))
+        slot = self._slot_of(victim)
+        slot.release()
+        self.kv.clear(slot.id)
+        victim.num_computed = 0
+        self._waiting.append(victim)
+        self.num_parked += 1
+        return victim.request_id
+
+    # --- commit -----------------------------------------------------------------------------------------
+
+    def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[Output]:
+        """Record what the step did and return what it brought, in the order of the plan's chunks."""
+        match result:
+            case Sampled(tokens):
+                return self._commit_sampled(plan, tokens, now_s)
+            case ForwardFailed():
+                return self._commit_failed(plan, result, now_s)
+
+    def _commit_sampled(self, plan: StepPlan, tokens: tuple[int, ...], now_s: float) -> list[Output]:
+        self._max_rows = self.options.max_rows
+        self._num_full = 0
+        if self._suspects and plan.chunks:
+            self._suspects.popleft()
+        remaining = iter(tokens)
+        outputs: list[Output] = []
+        for chunk in plan.chunks:
+            self.kv.ledger.append(chunk.seq_id, len(chunk.tokens))
+            slot = self.slots[chunk.seq_id]
+            sequence = slot.sequence
+            assert sequence is not None
+            sequence.num_computed += len(chunk.tokens)
+            if not chunk.wants_logits:
+                continue
+            if slot.state is SlotState.PROCESSING_PROMPT:
+                slot.advance(SlotState.DONE_PROMPT)
+            outputs.append(self._advance(slot, sequence, next(remaining), now_s))
+        return outputs
+
+    def _advance(self, slot: Slot, sequence: Sequence, token: int, now_s: float) -> Output:
+        """Add one sampled token to the sequence, or end it."""
+        is_first = sequence.first_token_at_s is None
+        if token in self.options.end_tokens:
+            self._release(slot, now_s)
+            return Output(
+                sequence.request_id,
+                num_generated=sequence.num_generated,
+                finish=FinishReason.STOP,
+                timings=sequence.timings(now_s),
+            )
+        sequence.append(token, now_s)
+        finish: FinishReason | None = None
+        if sequence.num_generated >= sequence.request.max_tokens or sequence.num_tokens >= self.options.context:
+            finish = FinishReason.LENGTH
+            self._release(slot, now_s)
+        elif slot.state is SlotState.DONE_PROMPT:
+            slot.advance(SlotState.GENERATING)
+        return Output(
+            sequence.request_id,
+            (token,),
+            sequence.num_generated,
+            finish,
+            sequence.timings(now_s) if finish or is_first else None,
+        )
+
+    def _commit_failed(self, plan: StepPlan, failed: ForwardFailed, now_s: float) -> list[Output]:
+        """Prepare the next plan to do better; return the ends of sequences that cannot go on."""
+        match failed.code:
+            case 1:
+                return self._recover_from_full(plan, now_s)
+            case -1:
+                return self._isolate_invalid(plan, now_s)
+            case _:
+                self._resync(plan, failed)
+                return []
+
+    def _recover_from_full(self, plan: StepPlan, now_s: float) -> list[Output]:
+        """The pool has fewer usable cells than the ledger believes: holders, chunk size, then a sequence go."""
+        self._num_full += 1
+        if len(self.kv.cache):
+            while self.kv.evict_one():
+                pass
+        elif self._max_rows > max(1, len(plan.chunks)):
+            self._max_rows = max(1, len(plan.chunks), self._max_rows // 2)
+        elif len(self._running()) > 1:
+            self._park_youngest(now_s)
+        elif self._num_full > MAX_FULL:
+            return [self._fail(plan.chunks[0].request_id, "the KV cache has no room for this request", now_s)]
+        return []
+
+    def _isolate_invalid(self, plan: StepPlan, now_s: float) -> list[Output]:
+        """One row of the batch is wrong: run its sequences one by one, so that only the culprit fails."""
+        if len(plan.chunks) == 1:
+            if self._suspects:
+                self._suspects.popleft()
+            request_id = plan.chunks[0].request_id
+            return [self._fail(request_id, "llama.cpp refused the tokens of this request", now_s)]
+        self._suspects = deque(chunk.request_id for chunk in plan.chunks)
+        return []
+
+    def _resync(self, plan: StepPlan, failed: ForwardFailed) -> None:
+        """Believe the cache, not the plan, about what the failed pass left behind."""
+        for chunk in plan.chunks:
+            sequence = self.slots[chunk.seq_id].sequence
+            assert sequence is not None
+            if failed.num_cached is not None and chunk.seq_id in failed.num_cached:
+                sequence.num_computed = self.kv.resync(chunk.seq_id, failed.num_cached[chunk.seq_id])
+
+    def _fail(self, request_id: RequestId, message: str, now_s: float) -> Output:
+        sequence = self._drop(request_id, now_s, keep=False)
+        return Output(
+            request_id,
+            num_generated=sequence.num_generated if sequence else 0,
+            finish=FinishReason.ERROR,
+            timings=sequence.timings(now_s) if sequence else None,
+            error=message,
+        )
+
+    # --- ends -------------------------------------------------------------------------------------------
+
+    def _drop(self, request_id: RequestId, now_s: float, *, keep: bool = True) -> Sequence | None:
+        """Take the sequence out of its slot or the line; None if it is in neither."""
+        if request_id in self._suspects:
+            self._suspects.remove(request_id)
+        for slot in self.slots:
+            if slot.sequence is not None and slot.sequence.request_id == request_id:
+                sequence = slot.sequence
+                self._release(slot, now_s, keep=keep)
+                return sequence
+        for sequence in self._waiting:
+            if sequence.request_id == request_id:
+                self._waiting.remove(sequence)
+                return sequence
+        return None
+
+    def _release(self, slot: Slot, now_s: float, *, keep: bool = True) -> None:
+        """Make the slot idle and keep what was computed for later prompts, if it is worth it."""
+        sequence = slot.sequence
+        assert sequence is not None
+        slot.release()
+        if keep and sequence.request.cache_prompt:
+            tokens = sequence.tokens[: sequence.num_computed]
+            self.kv.keep(slot.id, tokens, sequence.request.cache_salt, now_s)
+        else:
+            self.kv.clear(slot.id)
+
+    # --- lookups ----------------------------------------------------------------------------------------
+
+    def _running(self) -> list[Sequence]:
+        return [slot.sequence for slot in self.slots if slot.sequence is not None]
+
+    def _slot_of(self, sequence: Sequence) -> Slot:
+        return next(slot for slot in self.slots if slot.sequence is sequence)
+
+    def recorded_lengths(self) -> dict[int, int]:
+        """Return how many tokens each sequence id has in the cache once pending operations are performed."""
+        return {seq_id: self.kv.ledger.length(seq_id) for seq_id in self.kv.ledger.owners()}
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of the module."""
+        self.kv.check_integrity()
+        for slot in self.slots:
+            if slot.sequence is not None:
+                assert slot.id not in self.kv.cache
+                assert self.kv.ledger.length(slot.id) == slot.sequence.num_computed
+            elif slot.id not in self.kv.cache:
+                assert self.kv.ledger.length(slot.id) == 0
+        ids = [s.request_id for s in self._waiting] + [s.request_id for s in self._running()]
+        assert len(ids) == len(set(ids)), "a sequence is in two places"
+
+
+def _claim(sequence: Sequence, num_computed: int) -> int:
+    """Return how many more cells the sequence will surely need, its answer counted up to a limit."""
+    sure = max(sequence.num_prompt + min(sequence.request.max_tokens, RESERVED_ANSWER), sequence.num_tokens + 1)
+    return max(0, sure - num_computed)
+
+
+def _prefill_order(sequence: Sequence, now_s: float) -> tuple[int, bool, float, float]:
+    """Sort key: priority, then those that have waited long, by age; then the shortest remaining prompt."""
+    admitted = sequence.admitted_at_s or now_s
+    is_old = now_s - admitted > AGEING_S
+    return (
+        -sequence.request.priority,
+        not is_old,
+        admitted if is_old else float(sequence.num_pending),
+        admitted,
+    )

@@ -1,0 +1,77 @@
+"""One request on its way: its tokens, and how many of them have been computed.
+
+There is no prefill or generation phase: `num_computed` catches up with `num_tokens`. Must not know slots,
+cells or text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from worker.engine.batch import TokenArray
+from worker.engine.request import GenerationRequest, RequestId, RequestTimings
+
+
+class Sequence:
+    """Mutable state of one request, prompt and answer in one array."""
+
+    def __init__(self, request_id: RequestId, request: GenerationRequest, submitted_at_s: float) -> None:
+        self.request_id = request_id
+        self.request = request
+        self.num_prompt = len(request.prompt)
+        self._tokens = np.empty(self.num_prompt + request.max_tokens, dtype=np.int32)
+        self._tokens[: self.num_prompt] = request.prompt
+        self.num_tokens = self.num_prompt
+        self.num_computed = 0
+        self.num_cached = 0
+        """Tokens of the prompt that were reused when the sequence was first admitted."""
+        self.submitted_at_s = submitted_at_s
+        self.admitted_at_s: float | None = None
+        self.first_token_at_s: float | None = None
+        self.last_token_at_s: float | None = None
+
+    @property
+    def tokens(self) -> TokenArray:
+        """Prompt and answer so far. Shape: (num_tokens,); a view."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that still have to go through the model: 1 when generating, more in prefill."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens of the answer."""
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether more than the newest token is pending."""
+        return self.num_pending > 1 or self.num_generated == 0
+
+    def pending(self, num_rows: int) -> TokenArray:
+        """Return the next `num_rows` tokens to compute; a view."""
+        return self._tokens[self.num_computed : self.num_computed + num_rows]
+
+    def append(self, token: int, now_s: float) -> None:
+        """Add a sampled token."""
+        self._tokens[self.num_tokens] = token
+        self.num_tokens += 1
+        if self.first_token_at_s is None:
+            self.first_token_at_s = now_s
+        self.last_token_at_s = now_s
+
+    def timings(self, now_s: float, num_generated: int | None = None) -> RequestTimings:
+        """Return where the time went so far."""
+        admitted = self.admitted_at_s if self.admitted_at_s is not None else now_s
+        first = self.first_token_at_s if self.first_token_at_s is not None else now_s
+        last = self.last_token_at_s if self.last_token_at_s is not None else first
+        return RequestTimings(
+            queue_s=admitted - self.submitted_at_s,
+            prompt_s=first - admitted,
+            generation_s=last - first,
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.num_cached,
+            generated_tokens=self.num_generated if num_generated is None else num_generated,
+        )

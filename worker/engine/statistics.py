@@ -1,0 +1,109 @@
+"""What the engine counts. Written by the engine thread alone, read from others as single fields."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from worker.contract import EngineCounters, Histogram
+from worker.engine.batch import StepPlan
+from worker.engine.request import Output, RequestId
+
+LATENCY_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""From a token on a GPU to a long prompt on a CPU."""
+
+BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
+
+
+class _Buckets:
+    """A histogram that is cheap to feed."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def report(self) -> Histogram:
+        return Histogram(self._bounds, tuple(self._counts), self._total)
+
+
+class Statistics:
+    """Totals and histograms since the engine's start."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.aborted = 0
+        self.failed_forwards = 0
+        self.backend_failures = 0
+        self._forwards = 0
+        self._forward_seconds = 0.0
+        self._rows = 0
+        self._prompt_computed = 0
+        self._prompt_cached = 0
+        self._generated = 0
+        self._prefill_seconds = 0.0
+        self._generation_seconds = 0.0
+        self._first_token = _Buckets(LATENCY_BOUNDS_S)
+        self._inter_token = _Buckets(LATENCY_BOUNDS_S)
+        self._batch_rows = _Buckets(BATCH_BOUNDS)
+        self._last_token_s: dict[RequestId, float] = {}
+
+    def observe_forward(self, plan: StepPlan, seconds: float) -> None:
+        """Count one successful pass; its time is split between prefill and generation by rows."""
+        rows = plan.num_rows
+        prefill_rows = sum(len(chunk.tokens) for chunk in plan.chunks if len(chunk.tokens) > 1)
+        self._forwards += 1
+        self._forward_seconds += seconds
+        self._rows += rows
+        self._prompt_computed += prefill_rows
+        self._prefill_seconds += seconds * prefill_rows / rows
+        self._generation_seconds += seconds * (rows - prefill_rows) / rows
+        self._batch_rows.observe(rows)
+
+    def observe_outputs(self, outputs: Sequence[Output], now_s: float) -> None:
+        """Count tokens, ends and the gaps between tokens."""
+        for output in outputs:
+            previous_s = self._last_token_s.get(output.request_id)
+            if output.tokens:
+                self._generated += len(output.tokens)
+                if previous_s is not None:
+                    self._inter_token.observe(now_s - previous_s)
+            if previous_s is None and output.timings is not None and output.error is None:
+                self._prompt_cached += output.timings.cached_tokens
+                self._first_token.observe(output.timings.queue_s + output.timings.prompt_s)
+            if output.finish is None:
+                self._last_token_s[output.request_id] = now_s
+            else:
+                self._last_token_s.pop(output.request_id, None)
+                self.finished += 1
+
+    def forget(self, request_id: RequestId) -> None:
+        """Drop what is remembered of a request that ended outside a step."""
+        self._last_token_s.pop(request_id, None)
+
+    def counters(self) -> EngineCounters:
+        """Return the totals."""
+        return EngineCounters(
+            forwards=self._forwards,
+            forward_seconds=self._forward_seconds,
+            rows=self._rows,
+            prompt_tokens_computed=self._prompt_computed,
+            prompt_tokens_cached=self._prompt_cached,
+            generated_tokens=self._generated,
+            prefill_seconds=self._prefill_seconds,
+            generation_seconds=self._generation_seconds,
+            finished=self.finished,
+            aborted=self.aborted,
+        )
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the histograms by metric name."""
+        return {
+            "time_to_first_token_seconds": self._first_token.report(),
+            "inter_token_seconds": self._inter_token.report(),
+            "batch_rows": self._batch_rows.report(),
+        }

@@ -1,0 +1,94 @@
+"""Every way in which a worker refuses or fails a request.
+
+    RequestError                 400  invalid_request_error (or a code of its own)
+    ├── UnsupportedParameter     400  unsupported_parameter
+    ├── ContextLengthExceeded    400  context_length_exceeded
+    ├── NoChatTemplate           400  no_chat_template
+    ├── GenerationFailed         500  engine_error
+    │   └── EngineGone           503  engine_stopped
+    ├── WorkerDraining           503  worker_draining
+    └── NotAvailableYet          501  not_available_yet
+
+Owns status, code and the field to blame; the router puts them in the dialect's JSON. Errors of the engine itself
+live with the engine.
+"""
+
+from __future__ import annotations
+
+from worker.contract import ErrorPayload
+
+
+class RequestError(Exception):
+    """Root: `str()` is for the client, so it says what happened and what to do next."""
+
+    status: int = 400
+    code: str = "invalid_request_error"
+    retry_after_s: float | None = None
+    outcome: str = "rejected"
+    """How the request is counted: turned away, or `error` when it failed while it was served."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def to_payload(self) -> ErrorPayload:
+        """Return the error as it travels to the router."""
+        return ErrorPayload(self.status, self.code, self.message, self.param, self.retry_after_s)
+
+
+class UnsupportedParameter(RequestError):
+    """The field exists in OpenAI's or llama-server's API and this release cannot honour it."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt leaves no room for a single token of an answer."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, *, num_prompt: int, context: int, param: str) -> None:
+        # Agents recognise an overflow by these words and compact their history.
+        super().__init__(
+            f"This model's maximum context length is {context} tokens. However, your {param} resulted in "
+            f"{num_prompt} tokens, and the answer needs at least 1. Please reduce the length of the {param}.",
+            param=param,
+        )
+
+
+class NoChatTemplate(RequestError):
+    """Messages cannot become a prompt: the model has no usable chat template."""
+
+    code = "no_chat_template"
+
+
+class GenerationFailed(RequestError):
+    """The engine could not go on with a request that it had accepted."""
+
+    status = 500
+    code = "engine_error"
+    outcome = "error"
+
+
+class EngineGone(GenerationFailed):
+    """The engine has ended; another worker will answer."""
+
+    status = 503
+    code = "engine_stopped"
+    retry_after_s = 1.0
+
+
+class WorkerDraining(RequestError):
+    """The worker finishes what it has and takes nothing new."""
+
+    status = 503
+    code = "worker_draining"
+    retry_after_s = 1.0
+
+
+class NotAvailableYet(RequestError):
+    """Something that the router may ask of a later release."""
+
+    status = 501
+    code = "not_available_yet"

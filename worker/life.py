@@ -1,0 +1,260 @@
+"""One worker's life: load, serve, drain, exit; and its status at any moment.
+
+Owns the order of these and the exit code. Must not know requests, prompts or llama.cpp's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from worker.contract import Control, ControlOp, ExitCode, LaunchSpec, Phase, WorkerStatus
+from worker.engine.errors import LoadFailed, OutOfMemory
+from worker.lifeline import Lifeline
+from worker.loading import Loaded, load
+from worker.reporter import Reporter, StatusLink
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from worker.api.gate import Gate
+    from worker.engine.engine import Engine
+
+log = logging.getLogger("worker")
+
+PSS_PERIOD_S = 15.0
+PROGRESS_GAP_S = 0.1
+"""Between lines about the progress of loading."""
+
+
+class Life:
+    """The worker from its launch spec to its exit code. Everything happens on the event loop."""
+
+    def __init__(self, spec: LaunchSpec, lifeline: Lifeline, link: StatusLink, started_at_s: float) -> None:
+        self._spec = spec
+        self._lifeline = lifeline
+        self._link = link
+        self._started_at_s = started_at_s
+        self._phase = Phase.STARTING
+        self._progress: float | None = None
+        self._progress_at_s = 0.0
+        self._num_threads = spec.num_threads
+        self._engine: Engine | None = None
+        self._gate: Gate | None = None
+        self._has_template = False
+        self._load_seconds: dict[str, float] = {}
+        self._pss: int | None = None
+        self._reporter = Reporter(link, self.status)
+        self._is_leaving = False
+        self._failure: BaseException | None = None
+
+    async def live(self) -> ExitCode:
+        """Return the exit code when the worker has nothing left to do."""
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(signal_number, self._leave)
+        self._lifeline.set_on_control(self._on_control)
+        self._enter(Phase.LOADING)
+        regular = asyncio.create_task(self._reporter.run())
+        try:
+            loaded = await self._load()
+            if loaded is None:
+                return ExitCode.OK
+        except LoadFailed as error:
+            code = ExitCode.NO_MEMORY if isinstance(error, OutOfMemory) else ExitCode.BAD_MODEL
+            return self._fail(str(error), code)
+        except MemoryError:
+            return self._fail("not enough memory to load the model", ExitCode.NO_MEMORY)
+        runner = await self._serve(loaded)
+        measuring = asyncio.create_task(self._measure_pss())
+        code = await self._until_done()
+        for task in (regular, measuring):
+            task.cancel()
+        await runner.cleanup()
+        return code
+
+    def status(self) -> WorkerStatus:
+        """Return the snapshot that the status link shows."""
+        slots = self._spec.engine.slots
+        status = WorkerStatus(
+            phase=self._phase,
+            progress=self._progress,
+            at_s=time.monotonic(),
+            max_leases=slots + max(2, slots // 4),
+            num_threads=self._num_threads,
+            load_seconds=self._load_seconds,
+        )
+        if self._engine is None:
+            return status
+        now = self._engine.snapshot()
+        facts = replace(self._engine.facts, has_chat_template=self._has_template)
+        return replace(
+            status,
+            step=now.step,
+            step_at_s=now.step_at_s,
+            has_work=now.has_work,
+            queue_length=now.queue_length,
+            num_threads=now.num_threads,
+            facts=facts,
+            slots=now.slots,
+            counters=now.counters,
+            histograms=now.histograms,
+            kv_cells=now.kv_cells,
+            memory_bytes=self._memory(facts.size_bytes),
+        )
+
+    def fail(self, reason: str) -> None:
+        """The router knows why this worker ends. For errors that nothing else has caught."""
+        self._fail(reason, ExitCode.ENGINE_FAILED)
+
+    # --- the stages -------------------------------------------------------------------------------------
+
+    async def _load(self) -> Loaded | None:
+        """Return the loaded model; None when the worker was told to leave meanwhile. Raises: as `load`."""
+        importlib.import_module("worker.engine.llama")
+        self._load_seconds = {"import": round(time.monotonic() - self._started_at_s, 4)}
+        executor = ThreadPoolExecutor(1, thread_name_prefix="load")
+        loading = self._loop.run_in_executor(executor, load, self._spec, self._on_progress)
+        # The weights are read without the interpreter's lock, so these imports cost no time of their own.
+        for name in ("worker.app", "worker.chat.template", "worker.memory"):
+            importlib.import_module(name)
+        leaving = asyncio.create_task(self._news.wait())
+        either: set[asyncio.Future[Any]] = {loading, leaving}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        return None if self._is_leaving else await loading
+
+    async def _serve(self, loaded: Loaded) -> web.AppRunner:
+        """Requests are answered, and the router knows."""
+        from aiohttp import web
+
+        from worker.api.gate import Gate
+        from worker.api.served import ServedModel
+        from worker.app import make_app, make_runner
+        from worker.engine.engine import Engine
+        from worker.memory import read_started_at
+
+        spec, backend = self._spec, loaded.backend
+        engine = self._engine = Engine(
+            backend,
+            spec.engine,
+            num_threads=self._num_threads,
+            check_cells=spec.check_cells,
+            on_failure=self._on_engine_failure,
+            on_change=self._reporter.nudge,
+        )
+        engine.start()
+        gate = self._gate = Gate(self._reporter.nudge)
+        model = ServedModel(
+            name=spec.model,
+            engine=engine,
+            vocabulary=backend.vocabulary,
+            template=loaded.template,
+            template_problem=loaded.template_problem,
+            template_source=loaded.template_source,
+            template_kwargs=spec.chat_template_kwargs,
+            max_tokens=spec.max_tokens,
+        )
+        self._has_template = loaded.template is not None
+        runner = make_runner(make_app(model, gate))
+        await runner.setup()
+        await web.UnixSite(runner, spec.socket_path).start()
+        born_s = time.monotonic() - (time.time() - read_started_at())
+        spawn_s = max(0.0, self._started_at_s - born_s)
+        self._load_seconds = {"spawn": round(spawn_s, 4)} | self._load_seconds | loaded.seconds
+        self._enter(Phase.READY)
+        if loaded.template_problem:
+            log.warning("the chat template cannot be used: %s", loaded.template_problem)
+        return runner
+
+    async def _until_done(self) -> ExitCode:
+        """Return when everybody has left the closed gate, or the engine has failed."""
+        assert self._gate is not None
+        await self._news.wait()
+        self._gate.close()
+        if self._failure is None:
+            self._enter(Phase.DRAINING)
+            self._news.clear()
+            drained = asyncio.create_task(self._gate.wait_empty())
+            broken = asyncio.create_task(self._news.wait())
+            await asyncio.wait({drained, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is None:
+            return ExitCode.OK
+        code = self._fail(f"the engine failed: {self._failure}", ExitCode.ENGINE_FAILED)
+        await asyncio.wait({asyncio.create_task(self._gate.wait_empty())}, timeout=1.0)
+        return code
+
+    async def _measure_pss(self) -> None:
+        from worker.memory import read_pss
+
+        while True:
+            self._pss = await asyncio.to_thread(read_pss)
+            await asyncio.sleep(PSS_PERIOD_S)
+
+    # --- what happens from outside ----------------------------------------------------------------------
+
+    def _on_progress(self, fraction: float) -> bool:
+        """Note the progress; called in the loading thread. False once the worker is leaving."""
+        now_s = time.monotonic()
+        if fraction >= 1.0 or now_s - self._progress_at_s >= PROGRESS_GAP_S:
+            self._progress_at_s = now_s
+            self._loop.call_soon_threadsafe(self._show_progress, fraction)
+        return not self._is_leaving
+
+    def _show_progress(self, fraction: float) -> None:
+        if self._phase is Phase.LOADING:
+            self._progress = fraction
+            self._reporter.send()
+            if fraction >= 1.0:
+                self._enter(Phase.WARMING)
+
+    def _on_engine_failure(self, error: BaseException) -> None:
+        self._failure = error
+        self._news.set()
+
+    def _on_control(self, order: Control) -> None:
+        """Pass the order on; called in the lifeline's thread."""
+        self._loop.call_soon_threadsafe(self._obey, order)
+
+    def _obey(self, order: Control) -> None:
+        match order.op:
+            case ControlOp.THREADS:
+                self._num_threads = max(1, order.num_threads)
+                if self._engine is not None:
+                    self._engine.set_threads(self._num_threads)
+            case ControlOp.DRAIN:
+                self._leave()
+
+    def _leave(self) -> None:
+        """The worker drains: what is running may finish, however often it is told."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._news.set()
+
+    # --- status -----------------------------------------------------------------------------------------
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase:
+            log.info("%s", phase)
+        self._phase = phase
+        self._progress = None
+        self._reporter.send()
+
+    def _fail(self, reason: str, code: ExitCode) -> ExitCode:
+        log.error("failed: %s", reason)
+        self._phase = Phase.FAILED
+        self._link.send_last(replace(self.status(), error=reason))
+        return code
+
+    def _memory(self, weights: int) -> dict[str, int]:
+        from worker.memory import read_rss
+
+        memory = {"rss": read_rss(), "weights": weights}
+        return memory if self._pss is None else memory | {"pss": self._pss}

@@ -1,0 +1,71 @@
+"""From a launch spec to a model that can serve: weights, vocabulary, chat template, and how long each took.
+
+Runs in a thread of its own, beside which the event loop imports the HTTP side. Must not know the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worker.contract import LaunchSpec
+
+if TYPE_CHECKING:
+    from worker.chat.template import ChatTemplate
+    from worker.engine.llama import LlamaBackend
+
+OnProgress = Callable[[float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory, with its first pass done."""
+
+    backend: LlamaBackend
+    template: ChatTemplate | None
+    template_problem: str | None
+    template_source: str
+    seconds: dict[str, float]
+    """By phase: `read`, `warmup`."""
+
+
+def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
+    """Return the model of `spec`. `on_progress` gets the fraction read and returns False to give up.
+
+    Raises: LoadFailed with llama.cpp's own reason; MemoryError.
+    """
+    from worker.engine.llama import LlamaBackend
+
+    started_at_s = read_at_s = time.monotonic()
+
+    def report(fraction: float) -> bool:
+        nonlocal read_at_s
+        read_at_s = time.monotonic()
+        return on_progress(fraction)
+
+    backend = LlamaBackend.load(spec.model_path, spec.engine, num_threads=spec.num_threads, on_progress=report)
+    loaded_at_s = time.monotonic()
+    seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
+    source = spec.chat_template or backend.vocabulary.chat_template or ""
+    template, problem = _compile_template(source, backend) if source else (None, None)
+    return Loaded(backend, template, problem, source, {name: round(s, 4) for name, s in seconds.items()})
+
+
+def _compile_template(source: str, backend: LlamaBackend) -> tuple[ChatTemplate | None, str | None]:
+    """Return the template, or why it cannot be used: a broken one harms chat alone, not completions."""
+    from worker.chat.template import ChatTemplate, TemplateError
+
+    vocabulary = backend.vocabulary
+    try:
+        template = ChatTemplate(
+            source,
+            bos_text=vocabulary.bos_text,
+            eos_text=vocabulary.eos_text,
+            control_texts=vocabulary.control_texts,
+        )
+    except TemplateError as error:
+        return None, str(error)
+    _ = template.expectations  # found out now, not by the first request
+    return template, None

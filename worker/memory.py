@@ -1,0 +1,31 @@
+"""How much memory this process uses, as the operating system tells it.
+
+Must not be imported before the model is loaded: psutil is not needed until then.
+"""
+
+from __future__ import annotations
+
+import psutil
+
+_PROCESS = psutil.Process()
+
+
+def read_rss() -> int:
+    """Return the resident bytes, shared pages included. Takes microseconds."""
+    return int(_PROCESS.memory_info().rss)
+
+
+def read_pss() -> int | None:
+    """Return the resident bytes with shared pages divided among their users; None where the system cannot tell.
+
+    Walks the page tables, which takes milliseconds for each gigabyte: call it seldom and in a thread.
+    """
+    try:
+        return getattr(_PROCESS.memory_full_info(), "pss", None)
+    except (psutil.AccessDenied, OSError):
+        return None
+
+
+def read_started_at() -> float:
+    """Return when the process was created, in Unix seconds."""
+    return float(_PROCESS.create_time())
