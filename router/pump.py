@@ -221,7 +221,7 @@ def _claim_place(
 
 def _reopen_if_evicting(ledger: FleetLedger, resident: Resident) -> None:
     """`resident` serves again if it only drained for a place that nobody needs any more."""
-    if resident.state is not WorkerState.DRAINING or resident.must_leave:
+    if resident.state is not WorkerState.DRAINING or not resident.is_evicting or resident.must_leave:
         return
     resident.is_evicting = False
     resident.move(WorkerState.READY, ledger.now_s)

@@ -10,7 +10,6 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from router.events import (
     Action,
@@ -39,68 +38,9 @@ from router.events import (
     WorkerStarted,
 )
 from router.fleet import Fleet
+from tests.fakes.world_parts import Behaviour, Fate, Outcome, Process, Request
 
-
-class Outcome(StrEnum):
-    """What becomes of a start."""
-
-    READY = "ready"
-    SLOW = "slow"
-    """Ready only after several load timeouts, but always with progress."""
-    HANGS = "hangs"
-    CRASHES = "crashes"
-    BAD_MODEL = "bad_model"
-    NO_MEMORY = "no_memory"
-    SPAWN_FAILS = "spawn_fails"
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How the next starts of a model will go."""
-
-    outcome: Outcome = Outcome.READY
-    load_s: float = 1.0
-    stop_s: float = 0.5
-    max_leases: int = 3
-
-
-@dataclass(slots=True)
-class Process:
-    """One worker process as the machine sees it."""
-
-    worker: WorkerId
-    fingerprint: str
-    behaviour: Behaviour
-    last_sign_s: float
-    last_used_s: float
-    is_ready: bool = False
-    is_stopping: bool = False
-    go_by_s: float | None = None
-    """When it may be killed under its running requests, because somebody asked for that."""
-
-
-class Fate(StrEnum):
-    """Where a lease is."""
-
-    QUEUED = "queued"
-    GRANTED = "granted"
-    REFUSED = "refused"
-    RELEASED = "released"
-
-
-@dataclass(slots=True)
-class Request:
-    """One lease as its client sees it."""
-
-    lease_id: LeaseId
-    model: str
-    priority: int
-    key_id: str | None
-    since_s: float
-    fate: Fate = Fate.QUEUED
-    ended_s: float | None = None
-    worker: WorkerId | None = None
-    refusal: RefuseLease | None = None
+__all__ = ["Behaviour", "Fate", "Outcome", "Process", "Request", "World"]
 
 
 @dataclass
@@ -206,6 +146,7 @@ class World:
         for action in actions:
             self._perform(action)
         assert self.fleet.handle(Tick(), self.now_s) == [], "one event leaves something undecided"
+        self._expect_nothing_overdue()
 
     def hear_again(self, pick: int) -> None:
         """An old report about a worker that is gone arrives once more."""
@@ -355,6 +296,29 @@ class World:
         assert refusal.detail.endswith("."), "a refusal is a sentence"
         del self._open[request.lease_id]
         request.fate, request.refusal, request.ended_s = Fate.REFUSED, refusal, self.now_s
+
+    def _expect_nothing_overdue(self) -> None:
+        """Nobody has been left waiting past a deadline, by the world's own reckoning."""
+        for request in self.with_fate(Fate.QUEUED):
+            policy = self.models[request.model]
+            is_late = 0 < policy.queue_timeout_s < self.now_s - request.since_s - 1e-6
+            assert not is_late, "a request waits longer than queue_timeout_s"
+        for process in self.processes.values():
+            process_policy = self.models.get(process.worker.model)
+            if process_policy is None or process.is_stopping:
+                continue
+            has_leases = bool(self._leases_on(process.worker))
+            if not process.is_ready:
+                silent_s = self.now_s - process.last_sign_s
+                assert silent_s < process_policy.load_timeout_s, "a load hangs and nobody stops it"
+            if process.go_by_s is not None:
+                assert has_leases, "nothing runs on a worker that has to go"
+                assert self.now_s < process.go_by_s, "a worker that has to go is still there"
+            if not has_leases and process.fingerprint != process_policy.fingerprint:
+                raise AssertionError("an idle worker keeps an old configuration")
+            if not has_leases and not process_policy.pin and process_policy.idle_unload_s > 0 and process.is_ready:
+                idle_s = self.now_s - process.last_used_s
+                assert idle_s < process_policy.idle_unload_s, "an idle worker stays"
 
     # --- the machine -------------------------------------------------------------------------------------
 

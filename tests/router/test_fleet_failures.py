@@ -140,14 +140,12 @@ def test_a_failure_of_the_old_configuration_does_not_count_against_the_new_one()
     assert exits(fleet, A1, 1.0, BAD_FILE) == [SpawnWorker(A2)], "whoever waited gets the new one"
 
 
-def test_a_crash_under_the_old_configuration_does_not_count_against_the_new_one() -> None:
-    fleet = make_fleet("a")
-    given_ready(fleet, "a", now_s=0.0)
-    exits(fleet, A1, 1.0, CRASH)
-    given_ready(fleet, "a", num_leases=1, max_leases=1, now_s=2.0)
-    fleet.handle(CatalogChanged({"a": ModelPolicy("a", fingerprint="new")}, FleetLimits()), 3.0)
-    ask(fleet, 1, "a", 3.0)
-    assert exits(fleet, A2, 4.0, CRASH) == [SpawnWorker(A3)]
+def test_a_load_that_hung_with_the_old_configuration_does_not_count_against_the_new_one() -> None:
+    fleet = make_fleet(ModelPolicy("a", load_timeout_s=5.0))
+    ask(fleet, 1, "a", 0.0)
+    fleet.handle(Tick(), 5.0)
+    fleet.handle(CatalogChanged({"a": ModelPolicy("a", fingerprint="new")}, FleetLimits()), 6.0)
+    assert exits(fleet, A1, 7.0, STOPPED) == [SpawnWorker(A2)]
 
 
 def test_a_model_that_fails_does_not_disturb_others() -> None:

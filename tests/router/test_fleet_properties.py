@@ -42,28 +42,46 @@ limits_strategy = st.builds(
 
 @st.composite
 def catalogs(draw: st.DrawFn) -> dict[str, ModelPolicy]:
-    names = draw(st.sets(models_strategy, min_size=2).map(sorted))
+    names = draw(st.sets(models_strategy, min_size=3).map(sorted))
     return {name: replace(draw(policies), name=name) for name in names}
 
 
+behaviours = st.builds(
+    Behaviour,
+    outcome=st.sampled_from([Outcome.READY] * 8 + list(Outcome)),
+    load_s=st.sampled_from([0.0, 0.4, 3.0, 15.0]),
+    stop_s=st.sampled_from([0.0, 0.5, 6.0]),
+    max_leases=st.sampled_from([1, 3]),
+)
+
+
 class AnyHistory(RuleBasedStateMachine):
-    @initialize(models=catalogs(), limits=limits_strategy)
-    def begin(self, models: dict[str, ModelPolicy], limits: FleetLimits) -> None:
-        self.world = World(models, limits)
+    """What happens often in life has several rules here, because each rule is as likely as any other."""
 
-    @rule(
-        model=st.sampled_from((*NAMES, "ghost")),
-        priority=st.sampled_from([0, 0, 0, 1]),
-        key_id=st.sampled_from([None, "k1", "k2"]),
-        num=st.sampled_from([1, 1, 2, 6]),
-    )
-    def request(self, model: str, priority: int, key_id: str | None, num: int) -> None:
-        for _ in range(num):
-            self.world.request(model, priority=priority, key_id=key_id)
+    @initialize(models=catalogs(), limits=limits_strategy, ways=st.fixed_dictionaries(dict.fromkeys(NAMES, behaviours)))
+    def begin(self, models: dict[str, ModelPolicy], limits: FleetLimits, ways: dict[str, Behaviour]) -> None:
+        self.world = World(models, limits, behaviours=dict(ways))
 
-    @rule(pick=st.integers(0, 40))
-    def release_one_of_the_latest(self, pick: int) -> None:
-        self.world.release(LeaseId(max(1, len(self.world.requests) - pick)))
+    @rule(model=models_strategy, priority=st.sampled_from([0, 0, 0, 1]), key_id=st.sampled_from([None, "k1", "k2"]))
+    def request(self, model: str, priority: int, key_id: str | None) -> None:
+        self.world.request(model, priority=priority, key_id=key_id)
+
+    @rule(models=st.lists(models_strategy, min_size=2, max_size=8))
+    def request_many(self, models: list[str]) -> None:
+        for model in models:
+            self.world.request(model)
+
+    @rule(by_s=st.sampled_from([0.0, 0.3, 1.0, 2.0, 4.0]))
+    def wait(self, by_s: float) -> None:
+        self.world.advance(by_s)
+
+    @rule(by_s=st.sampled_from([8.0, 31.0, 61.0, 301.0]))
+    def wait_long(self, by_s: float) -> None:
+        self.world.advance(by_s)
+
+    @rule(share=st.sampled_from([0.1, 0.5, 0.99]))
+    def look_before_anything_is_due(self, share: float) -> None:
+        self.world.peek(share)
 
     @rule(pick=st.integers(0, 10))
     def finish_a_running_one(self, pick: int) -> None:
@@ -71,64 +89,56 @@ class AnyHistory(RuleBasedStateMachine):
         if running:
             self.world.release(running[pick % len(running)].lease_id)
 
-    @rule(model=models_strategy)
-    def finish_all_of_a_model(self, model: str) -> None:
-        for request in self.world.with_fate(Fate.GRANTED):
+    @rule(model=models_strategy, fate=st.sampled_from([Fate.QUEUED, Fate.GRANTED]))
+    def all_clients_of_a_model_leave(self, model: str, fate: Fate) -> None:
+        for request in self.world.with_fate(fate):
             if request.model == model:
                 self.world.release(request.lease_id)
 
-    @rule(by_s=st.sampled_from([0.0, 0.3, 1.0, 2.0, 5.0, 31.0, 61.0, 301.0]))
-    def wait(self, by_s: float) -> None:
-        self.world.advance(by_s)
-
-    @rule(share=st.sampled_from([0.1, 0.5, 0.99]))
-    def look_before_anything_is_due(self, share: float) -> None:
-        self.world.peek(share)
-
-    @rule(
-        model=models_strategy,
-        behaviour=st.builds(
-            Behaviour,
-            outcome=st.sampled_from([Outcome.READY, Outcome.READY, Outcome.READY, *Outcome]),
-            load_s=st.sampled_from([0.0, 0.4, 3.0, 15.0]),
-            stop_s=st.sampled_from([0.0, 0.5, 6.0]),
-            max_leases=st.sampled_from([1, 3]),
-        ),
-    )
-    def behave(self, model: str, behaviour: Behaviour) -> None:
+    @rule(model=models_strategy, behaviour=behaviours)
+    def behave_from_now_on(self, model: str, behaviour: Behaviour) -> None:
         self.world.behaviours[model] = behaviour
 
-    @rule(pick=st.integers(0, 3))
-    def crash(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 60), what=st.sampled_from(["crash", "hear again", "release again", "ghost"]))
+    def trouble(self, pick: int, what: str) -> None:
         alive = list(self.world.processes)
-        if alive:
-            self.world.crash(alive[pick % len(alive)])
+        match what:
+            case "crash" if alive:
+                self.world.crash(alive[pick % len(alive)])
+            case "hear again":
+                self.world.hear_again(pick)
+            case "release again":
+                self.world.release(LeaseId(pick))
+            case _:
+                self.world.request("ghost")
 
-    @rule(pick=st.integers(0, 60))
-    def hear_something_again(self, pick: int) -> None:
-        self.world.hear_again(pick)
+    @rule(model=models_strategy, what=st.sampled_from(["load", "unload"]))
+    def operate(self, model: str, what: str) -> None:
+        if what == "load":
+            self.world.load(model)
+        else:
+            self.world.unload(model)
 
-    @rule(model=st.sampled_from((*NAMES, "ghost")))
-    def load(self, model: str) -> None:
-        self.world.load(model)
+    @rule(
+        what=st.sampled_from(["one", "one", "limits", "everything"]),
+        model=models_strategy,
+        fingerprint=st.sampled_from(["1", "2", "3"]),
+        models=catalogs(),
+        limits=limits_strategy,
+    )
+    def change(
+        self, what: str, model: str, fingerprint: str, models: dict[str, ModelPolicy], limits: FleetLimits
+    ) -> None:
+        old = self.world.models
+        match what:
+            case "one" if model in old:
+                self.world.change({**old, model: replace(old[model], fingerprint=fingerprint)})
+            case "limits":
+                self.world.change(old, limits)
+            case _:
+                self.world.change(models, limits)
 
-    @rule(model=st.sampled_from((*NAMES, "ghost")))
-    def unload(self, model: str) -> None:
-        self.world.unload(model)
-
-    @rule(models=catalogs(), limits=limits_strategy)
-    def change_everything(self, models: dict[str, ModelPolicy], limits: FleetLimits) -> None:
-        self.world.change(models, limits)
-
-    @rule(model=models_strategy, fingerprint=st.sampled_from(["1", "2", "3"]))
-    def change_one_model(self, model: str, fingerprint: str) -> None:
-        changed = {
-            name: replace(policy, fingerprint=fingerprint) if name == model else policy
-            for name, policy in self.world.models.items()
-        }
-        self.world.change(changed)
-
-    @precondition(lambda self: len(self.world.history) > 20)
+    @precondition(lambda self: len(self.world.history) > 60)
     @rule(drain_s=st.sampled_from([0.0, 5.0]))
     def shut_down(self, drain_s: float) -> None:
         self.world.shut_down(drain_s)
@@ -176,7 +186,7 @@ def expect_everybody_to_be_served(world: World) -> None:
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(
     max_examples=400,
-    stateful_step_count=40,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

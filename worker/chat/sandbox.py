@@ -204,20 +204,19 @@ class SandboxedTemplate:
         except TemplateError as error:
             raise TemplateError(guard.clean(error.message)) from None
         except FAULTS as error:
-            line = self._line_of(error)
             raise TemplateError(
-                f"The chat template failed on these messages, line {line}: {guard.clean(_in_words(error))}"
+                f"The chat template failed on these messages{self._place_of(error)}: {guard.clean(_in_words(error))}"
             ) from None
 
-    def _line_of(self, error: BaseException) -> int | str:
-        """Return the template's line that raised `error`."""
-        line: int | str = "unknown"
+    def _place_of(self, error: BaseException) -> str:
+        """Return the template's line that raised `error`, in words; nothing where it is not known."""
+        place = ""
         traceback = error.__traceback__
         while traceback is not None:
-            if traceback.tb_frame.f_code is not None and "__jinja_template__" in traceback.tb_frame.f_globals:
-                line = self._template.get_corresponding_lineno(traceback.tb_lineno)
+            if "__jinja_template__" in traceback.tb_frame.f_globals:
+                place = f", line {self._template.get_corresponding_lineno(traceback.tb_lineno)}"
             traceback = traceback.tb_next
-        return line
+        return place
 
 
 class _Rewriter(NodeTransformer):

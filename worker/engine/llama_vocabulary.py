@@ -48,10 +48,11 @@ class LlamaVocabulary:
 
     @cached_property
     def control_texts(self) -> tuple[str, ...]:
-        """Texts of all control tokens, longest first. Takes up to 0.2 s once: not for the event loop."""
-        control = (
-            self._text(token) for token in range(self.num_vocab) if lib.llama_vocab_is_control(self._vocab, token)
-        )
+        """Texts of all control and unknown tokens, longest first. Takes up to 0.2 s once: not for the event loop."""
+        # llama.cpp matches the texts of unknown tokens like those of control tokens.
+        mask = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        attributes = ((token, lib.llama_vocab_get_attr(self._vocab, token)) for token in range(self.num_vocab))
+        control = (self._text(token) for token, attribute in attributes if attribute & mask)
         return tuple(sorted({text for text in control if text}, key=lambda text: (-len(text), text)))
 
     @cached_property

@@ -13,24 +13,16 @@ from collections import deque
 from dataclasses import dataclass
 
 from worker.contract import SlotReport, SlotState
+from worker.engine.admission import has_leader, outstanding, prefill_order
 from worker.engine.batch import Chunk, ForwardFailed, Sampled, StepPlan, StepResult
 from worker.engine.kv_store import KvStore
-from worker.engine.prefix_cache import Match, common_prefix
+from worker.engine.prefix_cache import Match
 from worker.engine.request import FinishReason, Output, RequestId
 from worker.engine.sequence import Sequence
 from worker.engine.slot import Slot
 
-RESERVED_ANSWER = 256
-"""Tokens of an answer that admission keeps free; the rest is claimed as it grows."""
-
-LEADER_MARGIN = 16
-"""A request waits for a running prefill if that will give it at least that many more tokens than it finds now."""
-
 MAX_FULL = 3
 """A lone sequence is given up after so many refusals in a row for want of cells."""
-
-AGEING_S = 4.0
-"""A prefill that has run for so long goes before shorter ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +125,10 @@ class Scheduler:
             if all(slot.sequence for slot in self.slots):
                 return
             match = self._best_match(sequence)
-            if self._has_leader(sequence, match):
+            running = self._running()
+            if self.options.can_share and has_leader(sequence, match, running):
                 continue
-            if not self._fits(sequence, match):
+            if not self._fits(sequence, match, running):
                 return  # nobody passes a large request, or it would starve
             self._waiting.remove(sequence)
             self._start(sequence, match, now_s)
@@ -152,33 +145,12 @@ class Scheduler:
         )
         return self.kv.match(sequence.tokens[:-1], salt, running)
 
-    def _has_leader(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether a running prefill is about to compute much of what this sequence would compute itself.
-
-        The wait is bounded: a leader holds a slot and advances, or goes, and then this is asked again.
-        """
-        if not self.options.can_share or not sequence.request.cache_prompt:
-            return False
-        found = match.num_tokens if match else 0
-        tokens = sequence.tokens[:-1]
-        return any(
-            leader.is_prefilling
-            and leader.request.cache_prompt
-            and leader.request.cache_salt == sequence.request.cache_salt
-            and common_prefix(leader.tokens, tokens) >= found + LEADER_MARGIN
-            for leader in self._running()
-        )
-
-    def _fits(self, sequence: Sequence, match: Match | None) -> bool:
+    def _fits(self, sequence: Sequence, match: Match | None, running: list[Sequence]) -> bool:
         """Whether the pool has room for this sequence beside the running ones, holders given up if need be."""
-        running = self._running()
-        if not running:
-            return True
         slot_ids = [slot.id for slot in self.slots if slot.sequence is not None]
-        num_shared = match.num_tokens if match else 0
-        kept = self.kv.ledger.count(slot_ids, also=(match.seq_id, num_shared) if match else None)
-        claims = sum(_claim(other, other.num_computed) for other in running)
-        return kept + claims + _claim(sequence, num_shared) <= self.options.num_cells
+        shared = (match.seq_id, match.num_tokens) if match else None
+        kept = self.kv.ledger.count(slot_ids, also=shared)
+        return not running or kept + outstanding(sequence, match, running) <= self.options.num_cells
 
     def _start(self, sequence: Sequence, match: Match | None, now_s: float) -> None:
         """Put the sequence into a slot and share what it can reuse."""
@@ -206,7 +178,7 @@ class Scheduler:
             running = [s for s in running if s.request_id == self._suspects[0]]
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
-        prefilling.sort(key=lambda s: _prefill_order(s, now_s))
+        prefilling.sort(key=lambda s: prefill_order(s, now_s))
         budget = self._max_rows - len(generating)
         if generating:
             budget = min(budget, self.options.max_rows_beside)
@@ -414,21 +386,3 @@ class Scheduler:
                 assert self.kv.ledger.length(slot.id) == 0
         ids = [s.request_id for s in self._waiting] + [s.request_id for s in self._running()]
         assert len(ids) == len(set(ids)), "a sequence is in two places"
-
-
-def _claim(sequence: Sequence, num_computed: int) -> int:
-    """Return how many more cells the sequence will surely need, its answer counted up to a limit."""
-    sure = max(sequence.num_prompt + min(sequence.request.max_tokens, RESERVED_ANSWER), sequence.num_tokens + 1)
-    return max(0, sure - num_computed)
-
-
-def _prefill_order(sequence: Sequence, now_s: float) -> tuple[int, bool, float, float]:
-    """Sort key: priority, then those that have waited long, by age; then the shortest remaining prompt."""
-    admitted = sequence.admitted_at_s or now_s
-    is_old = now_s - admitted > AGEING_S
-    return (
-        -sequence.request.priority,
-        not is_old,
-        admitted if is_old else float(sequence.num_pending),
-        admitted,
-    )

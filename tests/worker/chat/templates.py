@@ -29,7 +29,8 @@ LLAMA3 = """\
 {%- else %}
     {%- set system = '' %}
 {%- endif %}
-{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday: ' ~ strftime_now('%d %b %Y') ~ '\\n\\n' ~ system ~ '<|eot_id|>' }}
+{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday: ' ~ strftime_now('%d %b %Y') }}
+{{- '\\n\\n' ~ system ~ '<|eot_id|>' }}
 {%- for message in messages %}
     {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}
 {%- endfor %}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.chat.control_texts import ControlTexts
@@ -10,6 +10,7 @@ from worker.chat.control_texts import ControlTexts
 SHORT = st.text(alphabet="<|>]^-\\ab", min_size=0, max_size=4)
 
 
+@settings(deadline=None)
 @given(texts=st.lists(SHORT, max_size=6), text=st.text(alphabet="<|>]^-\\ab", max_size=30))
 def test_finds_are_those_of_a_naive_search(texts: list[str], text: str) -> None:
     naive = {

@@ -16,7 +16,9 @@ CALLING: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "call00001", "content": "y"},
 ]
 
-LIST_ONLY = "{% for m in messages %}[{% for part in m.content if part.type is defined %}{{ part.text }}{% endfor %}]{% endfor %}"
+LIST_ONLY = """\
+{%- for m in messages %}[{% for p in m.content if p.type is defined %}{{ p.text }}{% endfor %}]{% endfor %}
+"""
 PRINTS_NULL = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
 NULL_MEANS_CALLS = """\
 {%- for m in messages %}
@@ -69,7 +71,10 @@ def test_template_that_refuses_everything_gets_the_usual() -> None:
 
 def test_text_that_is_no_json_stays_as_it_is() -> None:
     broken = {"type": "function", "function": {"name": "f", "arguments": "{oops"}}
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [broken]}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [broken]},
+    ]
     assert text_of(chat_template(ARGUMENT_TEXT).render(messages, now=NOW)) == "{oops"
 
 

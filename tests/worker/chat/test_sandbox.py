@@ -39,16 +39,17 @@ def render(source: str, max_work: int = 2_000_000, **variables: Any) -> str:
             "bononabonono-a-b-",
         ),
         (
-            "{{ ' x ' | trim }}{{ 'xyx'.strip('x') }}{{ 'ab' | reverse }}{{ 'abc'[::-1] }}{{ 'abc'[1:] }}{{ 'abc'[-1] }}",
-            "xybacbabcc",
+            "{{ ' x ' | trim }}{{ 'xyx'.strip('x') }}{{ 'ab' | reverse }}{{ 'abc'[::-1] }}{{ 'abc'[1:] }}",
+            "xybacbabc",
         ),
         ("{{ 'aB' | upper }}{{ 'aB' | lower }}{{ 'ab cd' | title }}{{ 'ab' | capitalize }}", "ABabAb CdAb"),
         ("{{ 'a\nb\n\nc' | indent(2) }}|{{ 'a' | indent('> ', first=true) }}", "a\n  b\n\n  c|> a"),
         ("{{ '<a>' | e }}{{ '<a>' | safe }}{{ '<' | safe + '<' }}", "&lt;a&gt;<a><<"),
         (
-            "{{ [3, 1, 2] | sort | join }}{{ [3, 1] | max }}{{ [3, 1] | min }}{{ [1, 2] | sum }}{{ [1, 1] | unique | list }}",
-            "123313[1]",
+            "{{ [3, 1, 2] | sort | join }}{{ [3, 1] | max }}{{ [3, 1] | min }}{{ [1, 2] | sum }}",
+            "123313",
         ),
+        ("{{ [1, 1, 2] | unique | list }}", "[1, 2]"),
         ("{{ {'b': 1, 'a': 2} | dictsort }}{{ {'a': 1} | items | list }}", "[('a', 2), ('b', 1)][('a', 1)]"),
         ("{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'equalto', 2) | map(attribute='a') | list }}", "[2]"),
         (
@@ -59,8 +60,8 @@ def render(source: str, max_work: int = 2_000_000, **variables: Any) -> str:
         ("{{ 2 ** 10 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 7 / 2 }}{{ 'ab' * 2 }}{{ [1] + [2] * 2 }}", "1024333.5abab[1, 2, 2]"),
         ("{{ nothing }}{{ nothing | default('d') }}{{ '' | default('e', true) }}{{ 'abc' | length }}", "de3"),
         (
-            "{% for i in range(5) if i is odd %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% endfor %}",
-            "1/2,2/2",
+            "{% for i in range(5) if i is odd %}{{ loop.index }}/{{ loop.length }}{{ '.' if loop.last }}{% endfor %}",
+            "1/22/2.",
         ),
         ("{% for i in [[1, [2]], 3] recursive %}{{ loop(i) if i is iterable else i }}{% endfor %}", "123"),
         (
@@ -73,11 +74,13 @@ def render(source: str, max_work: int = 2_000_000, **variables: Any) -> str:
         ),
         ("{% set ns = namespace(n=1) %}{% for i in range(3) %}{% set ns.n = ns.n * 2 %}{% endfor %}{{ ns.n }}", "8"),
         (
-            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{% call m(3) %}c{% endcall %}",
+            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}"
+            "{{ m(1) }}{% call m(3) %}c{% endcall %}",
             "1232c",
         ),
         (
-            "{% set x %}a{{ 1 }}{% endset %}{{ x }}{% filter upper %}q{% endfilter %}{% with y = 2 %}{{ y }}{% endwith %}",
+            "{% set x %}a{{ 1 }}{% endset %}{{ x }}{% filter upper %}q{% endfilter %}"
+            "{% with y = 2 %}{{ y }}{% endwith %}",
             "a1Q2",
         ),
         (
@@ -89,12 +92,13 @@ def render(source: str, max_work: int = 2_000_000, **variables: Any) -> str:
             "1[('a', 1)]1hi",
         ),
         (
-            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}"
+            "{{ i }}{% endfor %}",
             "02",
         ),
         (
-            "{{ messages is sequence }}{{ 'x' is string }}{{ {} is mapping }}{{ none is none }}{{ 'a' is in 'ab' }}{{ 1 is eq 1 }}",
-            "TrueTrueTrueTrueTrueTrue",
+            "{{ messages is sequence }}{{ 'x' is string }}{{ {} is mapping }}{{ 'a' is in 'ab' }}{{ 1 is eq 1 }}",
+            "TrueTrueTrueTrueTrue",
         ),
         ("a\n    {% if true %}\n  b\n    {% endif %}\n{#- c #}\nd\n", "a\n  b\nd"),
     ],
@@ -117,7 +121,7 @@ def test_templates_can_use(source: str, expected: str) -> None:
         "{{ '{a.__class__.__name__}'.format_map({'a': 1}) }}",
         "{{ (messages | map(attribute='__class__') | first).__name__ }}",
         "{{ (messages | map('upper')).gi_frame.f_globals }}",
-        "{{ raise_exception.__globals__ }}",
+        "{{ raise_exception.__globals__.x }}",
         "{{ range.__self__.x }}",
         "{{ namespace.__init__.x }}",
         "{{ self.__init__.x }}",
@@ -169,7 +173,16 @@ def test_what_chat_templates_do_not_need_is_absent(source: str) -> None:
 
 # --- limits hold ----------------------------------------------------------------------------------------
 
-DOUBLING = "{% set ns = namespace(a=['x'], b=['x']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}"
+
+def growing(step: str) -> str:
+    """Return a template that does `step` sixty times with `ns.s`, a text."""
+    return "{% set ns = namespace(s='x') %}{% for i in range(60) %}" + step + "{% endfor %}"
+
+
+DOUBLING = (
+    "{% set ns = namespace(a=['x'], b=['x']) %}"
+    "{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}"
+)
 DOUBLING_TUPLES = "{% set ns = namespace(a='x') %}{% for i in range(60) %}{% set ns.a = (ns.a, ns.a) %}{% endfor %}"
 LONG = "{% set s = 'a' * 100000 %}"
 
@@ -183,14 +196,14 @@ BOMBS = {
     "multiplied text, other side": "{{ 10 ** 9 * 'x' }}",
     "multiplied list": "{{ [1] * 10 ** 9 }}",
     "multiplied list, other side": "{{ 10 ** 9 * [1] }}",
-    "doubled by ~": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    "doubled by +": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "doubled by ~": growing("{% set ns.s = ns.s ~ ns.s %}"),
+    "doubled by +": growing("{% set ns.s = ns.s + ns.s %}"),
     "doubled lists": "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "doubled by set blocks": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}{% endfor %}",
-    "doubled by macros": "{% macro d(s) %}{{ s }}{{ s }}{% endmacro %}{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = d(ns.s) %}{% endfor %}",
-    "doubled by join": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
-    "doubled by format": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = '{0}{0}'.format(ns.s) %}{% endfor %}",
-    "doubled by percent": "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = '%(a)s%(a)s' % {'a': ns.s} %}{% endfor %}",
+    "doubled by set blocks": growing("{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}"),
+    "doubled by macros": "{% macro d(s) %}{{ s }}{{ s }}{% endmacro %}" + growing("{% set ns.s = d(ns.s) %}"),
+    "doubled by join": growing("{% set ns.s = [ns.s, ns.s] | join %}"),
+    "doubled by format": growing("{% set ns.s = '{0}{0}'.format(ns.s) %}"),
+    "doubled by percent": growing("{% set ns.s = '%(a)s%(a)s' % {'a': ns.s} %}"),
     "printed literal": "{% for i in range(9999) %}" + "y" * 50_000 + "{% endfor %}",
     "captured literal": "{% set x %}{% for i in range(9999) %}" + "y" * 50_000 + "{% endfor %}{% endset %}",
     "replaced": LONG + "{{ s.replace('a', s) }}",
@@ -213,7 +226,8 @@ BOMBS = {
     "json separators": LONG + "{{ (range(10000) | list) | tojson(separators=(s, s)) }}",
     "power": "{% set n = 10 ** 9 %}{{ n ** n }}",
     "power tower": "{{ 7 ** 7 ** 7 ** 7 ** 7 }}",
-    "multiplied numbers": "{% set ns = namespace(n=3) %}{% for i in range(64) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+    "squared numbers": "{% set ns = namespace(n=3) %}{% for i in [1] * 64 %}{% set ns.n = ns.n ** 2 %}{% endfor %}",
+    "multiplied numbers": "{% set n = 10 ** 1000 %}{{ n * n }}",
     "parsed number": "{{ ('f' * 10000) | int(0, 16) }}",
     "printed doubling": DOUBLING + "{{ ns.a }}",
     "compared doubling": DOUBLING + "{{ ns.a == ns.b }}",
@@ -240,8 +254,7 @@ BOMBS = {
     "searches in ranges": "{% for i in range(9999) %}{% set x = 'a' in range(99999) %}{% endfor %}",
     "splits": LONG + "{% for i in range(9999) %}{% set x = s.split('a') %}{% endfor %}",
     "titles": LONG + "{% for i in range(9999) %}{% set x = s | title %}{% endfor %}",
-    "escapes": "{% set ns = namespace(s='&&&&&&&&') %}{% for i in range(60) %}{% set ns.s = ns.s | e %}{% endfor %}{{ ns.s }}",
-    "deep value": "{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
+    "deep value": growing("{% set ns.s = [[[ns.s]]] %}") + "{{ ns.s }}",
 }
 
 
@@ -269,12 +282,16 @@ def test_bomb_is_stopped(source: str) -> None:
         "{{ nothing.x }}",
         "{{ 'a'.join([1]) }}",
         "{{ ['a'] | sum }}",
-        "{% call dict() %}{% endcall %}",
     ],
 )
-def test_failing_template_is_a_template_error(source: str) -> None:
-    with pytest.raises(TemplateError, match="line 1"):
+def test_failing_template_is_a_template_error_that_names_the_line(source: str) -> None:
+    with pytest.raises(TemplateError, match="line 1: "):
         render(source)
+
+
+def test_printing_what_is_no_text_is_a_template_error() -> None:
+    with pytest.raises(TemplateError, match="failed on these messages: "):
+        render("{% call dict() %}{% endcall %}")
 
 
 @pytest.mark.parametrize(
@@ -311,8 +328,9 @@ def test_prompt_of_many_characters_is_rendered_and_one_beyond_the_limit_is_not()
 
 def test_thousand_turns_are_far_from_the_limits() -> None:
     source = (
-        "{% set ns = namespace(last=0) %}{% for m in messages[::-1] %}{% if m.role == 'user' %}{% set ns.last = loop.index %}"
-        "{% endif %}{% endfor %}{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content | trim }}"
+        "{% set ns = namespace(last=0) %}{% for m in messages[::-1] %}"
+        "{% if m.role == 'user' %}{% set ns.last = loop.index %}{% endif %}{% endfor %}"
+        "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content | trim }}"
         "{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}{% endif %}{% endfor %}"
     )
     guard = Guard(ControlTexts([]), [])

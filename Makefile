@@ -1,0 +1,51 @@
+# Two targets do all the set-up on a fresh machine: `make serve` and `make test`.
+# PYTHON chooses the interpreter that .venv is made with (3.11 or newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FILE ?= models.yaml
+
+.PHONY: serve test test-all check lint format bench clean help
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Corral needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# Each set of dependencies is installed once, and again when pyproject.toml changes.
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(BIN)/python
+	@echo "Installing Corral with its [$*] extras. The first time llama.cpp is compiled: about five minutes on two cores."
+	$(BIN)/python -m pip install -e '.[$*]'
+	@touch $@
+
+serve: $(VENV)/.demo ## install and serve models.yaml on http://127.0.0.1:8080
+	$(BIN)/corral serve $(FILE)
+
+test: $(VENV)/.test ## install and run the default tests
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.test ## the default tests and the marked sets
+	$(BIN)/python -m pytest -m ''
+
+lint: $(VENV)/.dev ## formatting, lint rules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint ## lint and the default tests
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.dev ## rewrite the files as lint wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.test ## figures on this machine, printed as a table; leave the machine idle
+	$(BIN)/python -m bench
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,311 @@
+"""The rooms' walls: who may import whom, what the pure rooms must not touch, and that the package is whole."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import importlib.resources
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("router", "worker")
+
+ROUTER_LAYERS = {
+    0: """
+        router router.fetch router.fetch.protocol
+        catalog errors events file_names references settings yaml_lines
+    """,
+    1: """
+        account catalog_keys catalog_models catalog_parser catalog_refusals catalog_schema catalog_values dialects exits
+        fleet fleet_ledger fleet_views host_guard launch lifecycle log_tail placement pump reasons resident threads
+        waiting worker_totals
+    """,
+    2: """
+        cache_folder catalog_files cores fleet_log gguf_header hub_source listen metrics model_headers package_source
+        process process_group runtime_dir sources status supervisor worker_run
+        fetch.hub fetch.package fetch.pip_download fetch.__main__
+    """,
+    3: """
+        admin api app auth body checking cli json_reply later listing logs ops relay reply routes serve services __main__
+    """,
+}
+WORKER_LAYERS = {
+    0: """
+        worker worker.api worker.chat worker.engine
+        contract contract.frames contract.launch contract.records contract.status errors
+        chat.errors
+        engine.batch engine.errors engine.request engine.vocabulary
+    """,
+    1: """
+        api.body api.openai_reply api.params api.ports api.prompt api.refusals api.usage
+        chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
+        chat.sandbox chat.template chat.text_operations
+        engine.core engine.detokenizer engine.kv_ledger engine.kv_store engine.prefix_cache engine.sampler
+        engine.scheduler engine.sequence engine.slot engine.statistics
+    """,
+    2: """
+        engine.engine engine.llama engine.llama_faults engine.llama_params engine.llama_vocabulary
+        lifeline loading memory reporter
+    """,
+    3: """
+        api.gate api.openai_chat api.openai_completions api.served api.stream
+        app life process __main__
+    """,
+}
+"""Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""
+
+IMPURE = frozenset(
+    "asyncio threading time os subprocess logging aiohttp psutil prometheus_client llama_cpp "
+    "concurrent multiprocessing random secrets select shutil socket tempfile uuid".split()
+)
+"""What the layers 0 and 1 must not import: clocks, chance, other threads, the system, the network."""
+
+FILE_ACCESS = frozenset(
+    "open read_text read_bytes write_text write_bytes is_file is_dir exists iterdir glob rglob unlink mkdir stat".split()
+)
+"""Calls that look at the disk."""
+
+MAX_LINES = 400
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    path: Path
+    layer: int | None
+    tree: ast.Module
+    imports: frozenset[str]
+    """Everything that is named in an import statement, inside functions and for type checkers alone included."""
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Modules of this project."""
+        return frozenset(name for name in self.imports if name.partition(".")[0] in PACKAGES)
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Top-level names of all other packages."""
+        return frozenset(name.partition(".")[0] for name in self.imports) - set(PACKAGES)
+
+
+def _layers() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for package, layers in zip(PACKAGES, (ROUTER_LAYERS, WORKER_LAYERS), strict=True):
+        for layer, names in layers.items():
+            for name in names.split():
+                full = name if name.partition(".")[0] == package else f"{package}.{name}"
+                assert full not in found, f"{full} is in two layers"
+                found[full] = layer
+    return found
+
+
+def _name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def modules() -> dict[str, Module]:
+    layers = _layers()
+    paths = {_name_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+    found = {}
+    for name, path in paths.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[name] = Module(name, path, layers.get(name), tree, frozenset(_imported(tree, name, frozenset(paths))))
+    return found
+
+
+def _imported(tree: ast.Module, importer: str, known: frozenset[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                assert level == 0, f"{importer} has a relative import; write the whole name"
+                assert module is not None
+                for alias in names:
+                    whole = f"{module}.{alias.name}"
+                    yield whole if whole in known else module
+
+
+def offences(found: Iterator[str]) -> str:
+    """Return one line for each fault; an assertion that this is empty shows them all at once."""
+    return "\n".join(sorted(set(found)))
+
+
+# --- layers -----------------------------------------------------------------------------------------------
+
+
+def test_every_module_has_its_layer_and_every_name_in_the_table_is_a_module() -> None:
+    assert sorted(modules().keys() ^ _layers().keys()) == []
+
+
+def test_imports_never_go_up() -> None:
+    def upward() -> Iterator[str]:
+        for module in modules().values():
+            for other in module.own:
+                if (layer := modules()[other].layer) is not None and module.layer is not None and layer > module.layer:
+                    yield f"{module.name} (layer {module.layer}) imports {other} (layer {layer})"
+
+    assert not offences(upward())
+
+
+def test_words_and_decisions_know_no_clock_no_thread_and_no_system() -> None:
+    assert not offences(
+        f"{module.name} (layer {module.layer}) imports {name}"
+        for module in modules().values()
+        if module.layer in (0, 1)
+        for name in module.foreign & IMPURE
+    )
+
+
+def test_words_and_decisions_do_not_look_at_the_disk() -> None:
+    def looks() -> Iterator[str]:
+        for module in modules().values():
+            if module.layer not in (0, 1):
+                continue
+            for node in ast.walk(module.tree):
+                match node:
+                    case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)) if called in FILE_ACCESS:
+                        yield f"{module.name}, line {node.lineno}: {called}()"
+
+    assert not offences(looks())
+
+
+def test_imports_make_no_cycle() -> None:
+    graph = {name: sorted(module.own - {name}) for name, module in modules().items()}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in graph[name]:
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+# --- the two programs -------------------------------------------------------------------------------------
+
+
+def test_router_knows_of_the_worker_its_contract_alone() -> None:
+    assert not offences(
+        f"{module.name} imports {other}"
+        for module in modules().values()
+        if module.name.startswith("router")
+        for other in module.own
+        if other.startswith("worker") and other != "worker.contract"
+    )
+
+
+def test_worker_never_imports_the_router() -> None:
+    assert not offences(
+        f"{module.name} imports {other}"
+        for module in modules().values()
+        if module.name.startswith("worker")
+        for other in module.own
+        if other.startswith("router")
+    )
+
+
+def test_llama_cpp_has_one_door() -> None:
+    importers = {module.name for module in modules().values() if "llama_cpp" in module.foreign}
+    assert importers
+    assert all(re.fullmatch(r"worker\.engine\.llama(_\w+)?", name) for name in importers), importers
+
+
+def test_the_hub_library_is_used_by_the_fetching_process_alone() -> None:
+    importers = {module.name for module in modules().values() if "huggingface_hub" in module.foreign}
+    assert importers == {"router.fetch.hub"}
+
+
+@pytest.mark.parametrize(
+    ("program", "never"),
+    [
+        ("router.serve, router.cli", ("llama_cpp", "huggingface_hub", "numpy", "jinja2", "worker.engine", "openai")),
+        ("worker.process, worker.life, worker.app, worker.loading", ("router", "prometheus_client", "huggingface_hub")),
+        ("worker.contract", ("llama_cpp", "numpy", "aiohttp", "asyncio", "pydantic")),
+    ],
+)
+def test_a_running_program_never_loads_what_is_not_its_own(program: str, never: tuple[str, ...]) -> None:
+    code = f"import sys, {program}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert program.split(",")[0] in loaded
+    assert loaded & set(never) == set()
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def sources() -> list[Path]:
+    folders = (*PACKAGES, "tests", "bench")
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not offences(
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if path.stat().st_size > 0 and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def test_no_file_is_longer_than_one_can_keep_in_mind() -> None:
+    def too_long() -> Iterator[str]:
+        for path in sources():
+            num_lines = path.read_text(encoding="utf-8").count("\n")
+            if num_lines > MAX_LINES:
+                yield f"{path.relative_to(ROOT)} has {num_lines} lines, the limit is {MAX_LINES}"
+
+    assert not offences(too_long())
+
+
+# --- the installed distribution ---------------------------------------------------------------------------
+
+
+def test_the_command_is_installed_and_leads_to_the_command_line() -> None:
+    distribution = importlib.metadata.distribution("llama-corral")
+    commands = {point.name: point for point in distribution.entry_points if point.group == "console_scripts"}
+    assert set(commands) == {"corral"}
+    assert callable(commands["corral"].load())
+    assert distribution.metadata["Requires-Python"] == ">=3.11"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_load_from_the_installed_distribution_with_their_type_marker(package: str) -> None:
+    code = f"import {package}, importlib.resources as r; print(r.files({package!r}).joinpath('py.typed').is_file())"
+    # -P: as from any other folder, so that nothing is found only because it lies beside.
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_the_schema_for_editors_is_installed() -> None:
+    schema = importlib.resources.files("router").joinpath("models.schema.json").read_text(encoding="utf-8")
+    assert json.loads(schema)["properties"]["models"]
+
+
+def test_every_folder_and_every_other_file_of_the_packages_is_shipped() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert tool["packages"]["find"]["include"] == [f"{package}*" for package in PACKAGES]
+    for package in PACKAGES:
+        folder = ROOT / package
+        files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        for path in files:
+            if path.suffix == ".py":
+                assert (path.parent / "__init__.py").is_file(), f"{path.parent} is no package"
+            else:
+                shipped = {found for pattern in tool["package-data"][package] for found in folder.glob(pattern)}
+                assert path in shipped, f"{path} is not in pyproject.toml's package-data"

@@ -1,0 +1,129 @@
+"""The body of a reply on a worker's socket: frames, errors, and the headers that travel with a request."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from worker.contract.records import record
+
+FRAMES_CONTENT_TYPE = "application/x-corral-frames"
+"""`Content-Type` of a framed reply on the worker's socket."""
+
+MAX_FRAME_BYTES = 64 * 2**20
+"""A longer frame is a broken worker, not an answer."""
+
+
+class FrameType(StrEnum):
+    """What a frame of a reply body carries; the value is its first byte."""
+
+    DATA = "D"
+    """Bytes for the client, already in its dialect."""
+    RESUME = "R"
+    """JSON `{choice, token_ids, sampler_state?}` that covers exactly the data frames before it."""
+    PROGRESS = "P"
+    """JSON prefill progress."""
+    STORE = "S"
+    """JSON conversation to keep for a later request."""
+    ERROR = "E"
+    """JSON `ErrorPayload`."""
+    END = "Z"
+    """JSON `{outcome, usage, timings, finish_reasons}`; a body without it is a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a reply body."""
+
+    type: FrameType
+    payload: bytes
+
+
+class FramingError(ValueError):
+    """The bytes are not frames: an unknown type or a length beyond `MAX_FRAME_BYTES`."""
+
+
+_FRAME_HEADER = struct.Struct(">cI")
+
+
+def encode_frame(type_: FrameType, payload: bytes) -> bytes:
+    """Return the wire bytes: type (1 byte), length (4 bytes, big-endian), payload."""
+    return _FRAME_HEADER.pack(type_.value.encode(), len(payload)) + payload
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, however the bytes arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """True when no frame is half read: only then may a stream end."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` completes.
+
+        Raises: FramingError, after which the decoder must not be used again.
+        """
+        self._buffer += data
+        frames: list[Frame] = []
+        start = 0
+        while len(self._buffer) - start >= _FRAME_HEADER.size:
+            type_byte, length = _FRAME_HEADER.unpack_from(self._buffer, start)
+            try:
+                type_ = FrameType(type_byte.decode("latin-1"))
+            except ValueError:
+                raise FramingError(f"unknown frame type {type_byte!r}") from None
+            if length > MAX_FRAME_BYTES:
+                raise FramingError(f"frame of {length} bytes, the limit is {MAX_FRAME_BYTES}")
+            end = start + _FRAME_HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append(Frame(type_, bytes(self._buffer[start + _FRAME_HEADER.size : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPayload:
+    """A refusal or failure as it travels in an error frame; the router puts it in the dialect's shape."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def to_json(self) -> bytes:
+        """Return the frame's payload."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Return the error that `data` describes. Raises: ValueError when it describes none."""
+        return record(cls, json.loads(data))
+
+
+class Header(StrEnum):
+    """Request headers that only the router sets. What a worker writes depends on the request and these alone."""
+
+    REQUEST_ID = "X-Corral-Request-Id"
+    KEY_ID = "X-Corral-Key-Id"
+    PRIORITY = "X-Corral-Priority"
+    DEADLINE_MS = "X-Corral-Deadline-Ms"
+    CREATED = "X-Corral-Created"
+    """Unix seconds at which the router accepted the request."""
+    SEED = "X-Corral-Seed"
+    """Seed to use when the body names none."""
+    RESUME = "X-Corral-Resume"
+    CACHE_SALT = "X-Corral-Cache-Salt"
+    DIALECT = "X-Corral-Dialect"
+    CONTENT_TYPE = "X-Corral-Content-Type"
+    """On the reply: the `Content-Type` that the client should see."""
