@@ -30,6 +30,7 @@ from router.host_guard import HostGuard, is_loopback
 from router.listen import CannotListen, bind_sockets, url_of
 from router.logs import is_for_people
 from router.metrics import RouterMetrics
+from router.progress_bar import ProgressBar
 from router.runtime_dir import RuntimeDirError
 from router.services import Services
 from router.settings import RouterSettings
@@ -86,7 +87,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     )
     try:
         await supervisor.start()
-        async with _listening(app, sockets):
+        async with _listening(app, sockets), _progress_shown(supervisor):
             _announce(catalog, settings, keys, url_of(sockets[0]))
             await stop.first.wait()
             is_hurried = await _drain(supervisor, settings.shutdown_drain_s, stop)
@@ -132,6 +133,22 @@ async def _listening(app: web.Application, sockets: list[socket.socket]) -> Asyn
         yield
     finally:
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def _progress_shown(supervisor: Supervisor) -> AsyncIterator[None]:
+    """Show how far downloads are while the block runs, if somebody sits at a terminal."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    bar = ProgressBar(sys.stdout, supervisor.fetches)
+    for handler in logging.getLogger().handlers:
+        bar.attach(handler)
+    task = asyncio.create_task(bar.run())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool:

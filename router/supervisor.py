@@ -235,6 +235,10 @@ class Supervisor:
         """Return how far the download of a model's file is; None = there is none."""
         return next((run.fetch_progress for run in self._runs_of(model) if run.fetch_progress), None)
 
+    def fetches(self) -> dict[str, FetchProgress]:
+        """Return how far each download is, by model."""
+        return {run.worker.model: run.fetch_progress for run in self._runs.values() if run.fetch_progress}
+
     def log_tail(self, model: str) -> str:
         """Return the last lines that the model's worker printed, the last dead one's if none is alive."""
         log = next((run.log for run in self._runs_of(model)), None) or self._last_logs.get(model)

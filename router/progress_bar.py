@@ -1,0 +1,74 @@
+"""One line at the bottom of a terminal that shows how far downloads and loads are, and gives way to log lines.
+
+Owns that line alone. Must not be used where the output is not a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from router.fetch.protocol import FetchProgress
+
+_EVERY_S = 0.25
+_WIDTH = 30
+_CLEAR = "\r\033[K"
+
+
+def describe(model: str, progress: FetchProgress) -> str:
+    """Return the text for one model, for example `smollm2: downloading [#####     ] 46 of 98 MB`."""
+    done = progress.done_bytes / 1e6
+    if not progress.total_bytes:
+        return f"{model}: {progress.phase} {done:.0f} MB"
+    share = min(1.0, progress.done_bytes / progress.total_bytes)
+    bar = "#" * round(share * _WIDTH)
+    return f"{model}: {progress.phase} [{bar:<{_WIDTH}}] {done:.0f} of {progress.total_bytes / 1e6:.0f} MB"
+
+
+class ProgressBar:
+    """Draws what `fetches` returns; with `attach` log lines go above it."""
+
+    def __init__(self, stream: TextIO, fetches: Callable[[], Mapping[str, FetchProgress]]) -> None:
+        self._stream = stream
+        self._fetches = fetches
+        self._is_drawn = False
+
+    def draw(self) -> None:
+        """Show the present state, or nothing when nothing is fetched."""
+        fetches = self._fetches()
+        if not fetches:
+            self.clear()
+            return
+        text = "   ".join(describe(model, progress) for model, progress in fetches.items())
+        columns = shutil.get_terminal_size().columns
+        self._stream.write(_CLEAR + text[: columns - 1])
+        self._stream.flush()
+        self._is_drawn = True
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_drawn:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._is_drawn = False
+
+    def attach(self, handler: logging.Handler) -> None:
+        """Let the log handler take the line away before it writes its own."""
+
+        def give_way(_: logging.LogRecord) -> bool:
+            self.clear()
+            return True
+
+        handler.addFilter(give_way)
+
+    async def run(self) -> None:
+        """Keep the line current until cancelled."""
+        try:
+            while True:
+                self.draw()
+                await asyncio.sleep(_EVERY_S)
+        finally:
+            self.clear()
