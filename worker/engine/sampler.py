@@ -1,11 +1,12 @@
 """Picks a token from one row of logits: penalties, top-k, top-p, min-p, temperature, then a seeded draw.
 
-Exact on a prefiltered set of candidates: what the filter leaves out could not be chosen, or only with a
-probability below 1e-7. The order of steps and their meaning are llama.cpp's (penalties, top-k, top-p, min-p,
+Exact, but without sorting the row: a cheap bound picks the candidates that the steps then look at. The order of steps and their meaning are llama.cpp's (penalties, top-k, top-p, min-p,
 temperature), so that clients of its server get what they are used to. Must not know sequences or grammars.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,8 @@ from worker.engine.batch import TokenArray
 from worker.engine.request import SamplingParams
 
 Row = npt.NDArray[np.float32]
-
-TAIL = 30.0
-"""Logits further below the maximum than this (times the temperature) weigh less than 1e-13 each."""
+Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float64]
 
 
 class Sampler:
@@ -48,17 +48,9 @@ class Sampler:
         if self.params.temperature <= 0.0:
             return int(row.argmax())
         ids, logits = self._candidates(row)
-        probabilities = _softmax(logits)
-        keep = len(ids)
-        if self.params.top_p < 1.0:
-            keep = int(np.searchsorted(np.cumsum(probabilities), self.params.top_p)) + 1
-        if self.params.min_p > 0.0:
-            floor = probabilities[0] * self.params.min_p
-            keep = min(keep, int(np.count_nonzero(probabilities >= floor)))
-        keep = max(1, min(keep, len(ids)))
-        weights = np.cumsum(_softmax(logits[:keep] / self.params.temperature))
+        weights = np.cumsum(np.exp((logits - logits.max()) / self.params.temperature))
         draw = uniform(self.params.seed, self.params.choice, index) * weights[-1]
-        return int(ids[min(int(np.searchsorted(weights, draw, side="right")), keep - 1)])
+        return int(ids[min(int(np.searchsorted(weights, draw, side="right")), len(ids) - 1)])
 
     def _penalise(self, row: Row, tokens: TokenArray) -> None:
         """Lower the logits of tokens that occurred lately. Source: llama.cpp's penalties sampler."""
@@ -70,34 +62,72 @@ class Sampler:
             logits = np.where(logits <= 0, logits * params.repeat_penalty, logits / params.repeat_penalty)
         row[ids] = logits - counts * np.float32(params.frequency_penalty) - np.float32(params.presence_penalty)
 
-    def _candidates(self, row: Row) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return ids and logits of all tokens that matter, most likely first."""
+    def _candidates(self, row: Row) -> tuple[Ids, Logits]:
+        """Return ids and logits of the tokens that may be drawn: after top-k, top-p and min-p, in this order.
+
+        Probabilities are those at temperature 1, over what the step before has left. Source: llama.cpp's chain.
+        """
+        params = self.params
         top = float(row.max())
-        if 0 < self.params.top_k < self._num_vocab:
-            gap = 4.0
-            ids = np.flatnonzero(row > top - gap)
-            while len(ids) < self.params.top_k and gap < 512.0:
-                gap *= 2
-                ids = np.flatnonzero(row > top - gap)
-            if len(ids) < self.params.top_k:
-                ids = np.flatnonzero(row > -np.inf)
+        if not np.isfinite(top):  # all logits are -inf, or one is NaN: there must be an answer all the same
+            ids = np.array([int(np.nan_to_num(row, nan=-np.inf, posinf=np.inf).argmax())])
+            return ids, np.zeros(1)
+        if 0 < params.top_k < self._num_vocab:
+            ids, logits = _largest(row, top, params.top_k)
+            if params.top_p < 1.0:
+                keep = _nucleus(np.exp(logits - top), params.top_p)
+                ids, logits = ids[:keep], logits[:keep]
+        elif params.top_p < 1.0:
+            ids, logits = _nucleus_of_row(row, top, params.top_p)
+        elif params.min_p > 0.0:
+            ids = np.flatnonzero(row >= top + math.log(params.min_p))
+            logits = row[ids].astype(np.float64)
         else:
-            ids = np.flatnonzero(row > top - TAIL * max(1.0, self.params.temperature))
-        if len(ids) == 0:  # every logit is -inf or NaN: there is no right answer, but there must be an answer
-            ids = np.array([int(np.nan_to_num(row, nan=-np.inf).argmax())])
+            return np.arange(len(row)), row.astype(np.float64)
+        if params.min_p > 0.0:
+            likely = logits >= top + math.log(params.min_p)
+            ids, logits = ids[likely], logits[likely]
+        return ids, logits
+
+
+def _largest(row: Row, top: float, count: int) -> tuple[Ids, Logits]:
+    """Return the `count` largest logits and their ids, largest first, without sorting the row."""
+    gap = 4.0
+    ids = np.flatnonzero(row > top - gap)
+    while len(ids) < count and gap < 1000.0:
+        gap *= 2
+        ids = np.flatnonzero(row > top - gap)
+    if len(ids) < count:
+        ids = np.flatnonzero(row > -np.inf)
+    logits = row[ids].astype(np.float64)
+    if count < len(ids):
+        part = np.argpartition(-logits, count - 1)[:count]
+        ids, logits = ids[part], logits[part]
+    order = np.argsort(-logits, kind="stable")
+    return ids[order], logits[order]
+
+
+def _nucleus(weights: Logits, top_p: float) -> int:
+    """Return how many of the weights, largest first, reach the share `top_p` of their sum; at least one."""
+    sums = np.cumsum(weights)
+    return min(int(np.searchsorted(sums, top_p * sums[-1])) + 1, len(weights))
+
+
+def _nucleus_of_row(row: Row, top: float, top_p: float) -> tuple[Ids, Logits]:
+    """Return the smallest set of most likely tokens whose probability in the whole row reaches `top_p`."""
+    total = float(np.exp(row - np.float32(top)).sum(dtype=np.float64))
+    gap = 3.0
+    while True:
+        ids = np.flatnonzero(row > top - gap)
         logits = row[ids].astype(np.float64)
-        if 0 < self.params.top_k < len(ids):
-            part = np.argpartition(-logits, self.params.top_k - 1)[: self.params.top_k]
-            ids, logits = ids[part], logits[part]
-        order = np.argsort(-logits, kind="stable")
-        return ids[order], logits[order]
-
-
-def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return probabilities. The first logit is the largest."""
-    weights = np.exp(logits - logits[0])
-    normalised: npt.NDArray[np.float64] = weights / weights.sum()
-    return normalised
+        weights = np.exp(logits - top)
+        if weights.sum() >= top_p * total or gap > 100.0:
+            break
+        gap += 2.0
+    order = np.argsort(-logits, kind="stable")
+    sums = np.cumsum(weights[order])
+    keep = order[: int(np.searchsorted(sums, top_p * total)) + 1]
+    return ids[keep], logits[keep]
 
 
 def uniform(seed: int, choice: int, index: int) -> float:
