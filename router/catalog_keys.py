@@ -281,6 +281,12 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine("threads", Whole(1, 1024), "Most CPU threads to use. Without it: this worker's share of the cores."),
     _engine("batch_size", Whole(1, 65_536), "Most tokens in one forward pass; at least `slots`."),
     _engine("ubatch_size", Whole(1, 65_536), "Tokens that are computed at once; at most `batch_size`."),
+    _engine(
+        "itl_target_ms",
+        Number(0, 60_000, is_open=True),
+        "Longest gap between two tokens of an answer, in milliseconds, that the prompts of other requests may cause."
+        " Without it: three usual gaps, at least 50 and at most 500 ms.",
+    ),
     _engine("cache_type_k", Choice(CACHE_TYPES), "Type of the cached keys."),
     _engine(
         "cache_type_v",

@@ -6,9 +6,9 @@ import itertools
 
 from tests.fakes.backend import FakeBackend, expected_answer
 from worker.contract import SlotState
+from worker.engine.budget import SchedulerOptions
 from worker.engine.core import EngineCore
 from worker.engine.request import GenerationRequest, Output, RequestId, SamplingParams
-from worker.engine.scheduler import SchedulerOptions
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -24,7 +24,8 @@ class Bench:
             "context": backend.facts.context,
             "num_cells": backend.num_cells,
             "max_rows": 32,
-            "max_rows_beside": 8,
+            "rows_alone": 32,
+            "rows_beside": 8,
             "end_tokens": backend.vocabulary.eog,
             "can_share": backend.can_share,
         } | changes

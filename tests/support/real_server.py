@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -60,10 +61,10 @@ class RealServer:
         self._is_listening.set()
 
     def worker_pids(self, model: str | None = None) -> list[int]:
-        """Return the processes of the workers that run now; of one model, as the log has named them."""
+        """Return the processes of the workers that run now; of one model alone, as the log has named them."""
         if model is not None:
-            pids = [line["pid"] for line in self.lines if line.get("model") == model and "pid" in line]
-            return [pid for pid in dict.fromkeys(pids) if is_running(pid)]
+            started = (re.match(rf"{re.escape(model)}: loading .*process (\d+)\)", line["message"]) for line in self.lines)
+            return [pid for found in started if found and is_running(pid := int(found[1]))]
         children = psutil.Process(self.process.pid).children(recursive=True)
         return [child.pid for child in children if is_running(child.pid)]
 

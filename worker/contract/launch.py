@@ -34,6 +34,8 @@ class EngineOptions:
     batch_size: int = 512
     """Rows of one forward pass at most."""
     ubatch_size: int = 512
+    itl_target_ms: float | None = None
+    """Longest gap between two tokens of an answer that prompts of others may cause; None = a few usual gaps."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"

@@ -13,10 +13,12 @@ from numpy import float32
 
 from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult
+from worker.engine.budget import SchedulerOptions
+from worker.engine.cost import CostTable
 from worker.engine.errors import BackendFailed, ForwardError, InvalidBatch, KvCacheFull
 from worker.engine.request import GenerationRequest, Output, RequestId
 from worker.engine.sampler import Sampler
-from worker.engine.scheduler import Scheduler, SchedulerOptions
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
 from worker.engine.statistics import Statistics
 from worker.engine.vocabulary import Vocabulary
@@ -77,6 +79,7 @@ class EngineCore:
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(options)
+        self.costs = CostTable()
         self.statistics = Statistics()
         self._clock = clock
         self._check_cells = check_cells
@@ -113,7 +116,7 @@ class EngineCore:
 
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
-        plan = self.scheduler.plan(self._clock())
+        plan = self.scheduler.plan(self._clock(), self.costs)
         for op in plan.before:
             self.backend.apply(op)
         if not plan.chunks:
@@ -146,7 +149,9 @@ class EngineCore:
                 return ForwardFailed(error.code, {seq_id: self.backend.num_cached(seq_id) for seq_id in seq_ids})
             return ForwardFailed(error.code)
         self._num_failures = 0
-        self.statistics.observe_forward(plan, self._clock() - started_s)
+        seconds = self._clock() - started_s
+        self.costs.observe(plan.num_rows, seconds)
+        self.statistics.observe_forward(plan, seconds)
         return Sampled(self._sample(plan, logits))
 
     def _sample(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[int, ...]:

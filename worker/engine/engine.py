@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts, SlotReport
+from worker.engine.budget import SchedulerOptions
 from worker.engine.core import Backend, EngineCore
 from worker.engine.errors import EngineStopped
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
-from worker.engine.scheduler import SchedulerOptions
 from worker.engine.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,9 @@ SWITCH_INTERVAL_S = 1e-4
 """How long another thread may hold the interpreter when a pass returns. The default of 5 ms would be added to
 every step while the event loop is busy."""
 
-CPU_ROWS = 128
-CPU_ROWS_BESIDE = 32
-GPU_ROWS_BESIDE = 128
-"""Rows of a pass: on a CPU its time grows with them, so that small chunks cost little and bound every wait."""
+CPU_ROWS = (128, 32)
+GPU_ROWS = (512, 128)
+"""Rows of a first pass alone and beside generating sequences; measured passes replace these guesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,14 +235,15 @@ class Engine:
 
 def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOptions:
     """Return what the scheduler must know of this backend."""
-    uses_gpu = backend.facts.gpu_layers > 0
-    max_rows = max(options.slots, min(options.batch_size, options.ubatch_size))
+    rows_alone, rows_beside = GPU_ROWS if backend.facts.gpu_layers > 0 else CPU_ROWS
     return SchedulerOptions(
         num_slots=options.slots,
         context=options.context,
         num_cells=options.num_kv_cells,
-        max_rows=max_rows if uses_gpu else max(options.slots, min(max_rows, CPU_ROWS)),
-        max_rows_beside=GPU_ROWS_BESIDE if uses_gpu else CPU_ROWS_BESIDE,
+        max_rows=max(options.slots, min(options.batch_size, options.ubatch_size)),
+        rows_alone=rows_alone,
+        rows_beside=rows_beside,
         end_tokens=backend.vocabulary.eog,
+        target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
         can_share=backend.can_share,
     )

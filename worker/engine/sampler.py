@@ -1,7 +1,8 @@
 """Picks a token from one row of logits: penalties, top-k, top-p, min-p, temperature, then a seeded draw.
 
-Exact, but without sorting the row: a cheap bound picks the candidates that the steps then look at. The order of steps and their meaning are llama.cpp's (penalties, top-k, top-p, min-p,
-temperature), so that clients of its server get what they are used to. Must not know sequences or grammars.
+Exact, but without sorting the row: a cheap bound picks the candidates that the steps then look at. The order of
+steps and their meaning are llama.cpp's (penalties, top-k, top-p, min-p, temperature), so that clients of its
+server get what they are used to. Must not know sequences or grammars.
 """
 
 from __future__ import annotations

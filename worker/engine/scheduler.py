@@ -10,11 +10,12 @@ computed tokens; the cells of a holder are exactly its tokens; a plan never need
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from worker.contract import SlotReport, SlotState
 from worker.engine.admission import has_leader, outstanding, prefill_order
 from worker.engine.batch import Chunk, ForwardFailed, Sampled, StepPlan, StepResult
+from worker.engine.budget import SchedulerOptions, prefill_rows
+from worker.engine.cost import CostTable
 from worker.engine.kv_store import KvStore
 from worker.engine.prefix_cache import Match
 from worker.engine.request import FinishReason, Output, RequestId
@@ -23,24 +24,6 @@ from worker.engine.slot import Slot
 
 MAX_FULL = 3
 """A lone sequence is given up after so many refusals in a row for want of cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    """What the scheduler must know of the engine."""
-
-    num_slots: int
-    context: int
-    """Tokens of one sequence."""
-    num_cells: int
-    """Of the shared pool; at least `context`."""
-    max_rows: int
-    """Rows of a pass while nobody generates."""
-    max_rows_beside: int
-    """Prefill rows of a pass beside generating sequences: bounds their inter-token gap."""
-    end_tokens: frozenset[int]
-    can_share: bool = True
-    """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
 
 
 class Scheduler:
@@ -111,10 +94,10 @@ class Scheduler:
 
     # --- plan -------------------------------------------------------------------------------------------
 
-    def plan(self, now_s: float) -> StepPlan:
+    def plan(self, now_s: float, costs: CostTable) -> StepPlan:
         """Return the next step. Every plan must be performed and committed before the next is asked for."""
         self._admit(now_s)
-        chunks = self._choose_chunks(now_s)
+        chunks = self._choose_chunks(now_s, costs)
         chunks = self._make_room(chunks, now_s)
         return StepPlan(self.kv.take_ops(), tuple(chunks))
 
@@ -171,7 +154,7 @@ class Scheduler:
         cache = self.kv.cache
         return min(idle, key=lambda s: holder.last_used_s if (holder := cache.get(s.id)) else -1.0)
 
-    def _choose_chunks(self, now_s: float) -> list[Chunk]:
+    def _choose_chunks(self, now_s: float, costs: CostTable) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget."""
         running = self._running()
         if self._suspects:
@@ -179,9 +162,7 @@ class Scheduler:
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
-        budget = self._max_rows - len(generating)
-        if generating:
-            budget = min(budget, self.options.max_rows_beside)
+        budget = min(self._max_rows - len(generating), prefill_rows(self.options, costs, len(generating)))
         chunks = [self._chunk(sequence, 1) for sequence in generating]
         for sequence in prefilling:
             num_rows = min(sequence.num_pending, budget)

@@ -22,7 +22,9 @@ def test_eight_different_requests_give_what_each_gives_alone() -> None:
 
 
 def test_eight_requests_of_32_tokens_take_at_most_50_passes() -> None:
-    bench = Bench(FakeBackend(num_slots=8, num_vocab=100_000, context=512), max_rows=128, max_rows_beside=32)
+    bench = Bench(
+        FakeBackend(num_slots=8, num_vocab=100_000, context=512), max_rows=128, rows_alone=128, rows_beside=32
+    )
     for i in range(8):
         bench.submit([1000 * i + k for k in range(1, 40)], 32)
     bench.run()
@@ -258,5 +260,4 @@ def test_a_memory_that_cannot_share_still_continues_a_conversation_in_its_slot()
 def test_options_for_the_scheduler_bound_the_rows_of_a_pass_on_a_cpu() -> None:
     backend = FakeBackend(num_slots=4)
     options = scheduler_options(backend, EngineOptions(context=128, slots=4))
-    assert options.max_rows == 128
-    assert options.max_rows_beside == 32
+    assert (options.max_rows, options.rows_alone, options.rows_beside) == (512, 128, 32)

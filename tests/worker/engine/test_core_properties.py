@@ -37,7 +37,7 @@ class EngineMachine(RuleBasedStateMachine):
     def start(self, slots: int, can_share: bool, scarce: bool, rows: int) -> None:
         cells = 110 if scarce else None
         backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
-        self.bench = Bench(backend, max_rows=max(rows, slots), max_rows_beside=max(1, rows // 2))
+        self.bench = Bench(backend, max_rows=max(rows, slots), rows_alone=rows, rows_beside=max(1, rows // 2))
 
     @rule(
         prefix=st.sampled_from(PREFIXES),

@@ -1,0 +1,80 @@
+"""The cost table and the row budget that follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker.engine.budget import MIN_ROWS_ALONE, MIN_ROWS_BESIDE, SchedulerOptions, default_gap_s, prefill_rows
+from worker.engine.cost import CostTable
+
+
+def options(**changes: object) -> SchedulerOptions:
+    values: dict[str, object] = {
+        "num_slots": 4,
+        "context": 1024,
+        "num_cells": 4096,
+        "max_rows": 512,
+        "rows_alone": 128,
+        "rows_beside": 32,
+        "end_tokens": frozenset(),
+    }
+    return SchedulerOptions(**(values | changes))  # type: ignore[arg-type]
+
+
+def linear(seconds_per_row: float, up_to: int = 512) -> CostTable:
+    table = CostTable()
+    rows = 1
+    while rows <= up_to:
+        table.observe(rows, rows * seconds_per_row)
+        rows *= 2
+    return table
+
+
+def test_nothing_measured_means_the_first_guess() -> None:
+    assert prefill_rows(options(), CostTable(), 0) == 128
+    assert prefill_rows(options(), CostTable(), 3) == 32
+
+
+def test_a_pass_alone_takes_about_half_a_second() -> None:
+    assert prefill_rows(options(), linear(0.004), 0) == 96
+    assert prefill_rows(options(), linear(0.0001), 0) == 512
+
+
+def test_a_slow_machine_still_computes_some_prompt_rows() -> None:
+    assert prefill_rows(options(), linear(2.0), 0) == MIN_ROWS_ALONE
+    assert prefill_rows(options(), linear(2.0), 2) == MIN_ROWS_BESIDE
+
+
+def test_rows_beside_generating_sequences_stay_within_the_target() -> None:
+    costs = linear(0.005)
+    num_rows = prefill_rows(options(target_gap_s=0.2), costs, 4)
+    assert num_rows == 32 - 4
+    assert costs.estimate(num_rows + 4) == pytest.approx(0.16)
+
+
+def test_a_knee_in_the_cost_is_respected() -> None:
+    table = CostTable()
+    for rows, seconds in ((1, 0.02), (32, 0.03), (64, 0.9), (128, 1.0)):
+        table.observe(rows, seconds)
+    assert prefill_rows(options(target_gap_s=0.05), table, 1) == 31
+
+
+def test_a_changed_cost_is_learnt_again() -> None:
+    table = linear(0.001)
+    for _ in range(40):
+        table.observe(64, 0.64)
+    assert table.estimate(64) == pytest.approx(0.64, rel=0.02)
+
+
+def test_the_estimate_interpolates_and_extrapolates() -> None:
+    table = CostTable()
+    table.observe(8, 0.08)
+    table.observe(32, 0.2)
+    assert table.estimate(1) == 0.08
+    assert table.estimate(20) == pytest.approx(0.14)
+    assert table.estimate(64) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("usual_s", "gap_s"), [(None, 0.05), (0.001, 0.05), (0.05, 0.15), (1.0, 0.5)])
+def test_the_default_gap_is_a_few_usual_ones_within_bounds(usual_s: float | None, gap_s: float) -> None:
+    assert default_gap_s(usual_s) == pytest.approx(gap_s)

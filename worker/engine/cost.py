@@ -1,0 +1,63 @@
+"""What a forward pass of so many rows costs, learnt by measuring, and how many rows fit into a time.
+
+The cost is not proportional to the rows: a GPU and some CPU kernels have knees. So the table keeps one moving
+average for each power of two and interpolates between them. Pure; times are given. Must not know sequences.
+"""
+
+from __future__ import annotations
+
+_NUM_BUCKETS = 13
+"""Row counts up to 1, 2, 4 ... 4096."""
+
+_WEIGHT = 0.2
+"""Of a new measurement in its moving average."""
+
+_STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Row counts to choose from: few, because llama.cpp reuses its graph when a count comes back."""
+
+
+class CostTable:
+    """Seconds of a pass by number of rows."""
+
+    def __init__(self) -> None:
+        self._rows = [0.0] * _NUM_BUCKETS
+        self._seconds = [0.0] * _NUM_BUCKETS
+
+    def observe(self, num_rows: int, seconds: float) -> None:
+        """Take one measured pass into account."""
+        if num_rows < 1 or seconds <= 0.0:
+            return
+        index = min((num_rows - 1).bit_length(), _NUM_BUCKETS - 1)
+        weight = _WEIGHT if self._seconds[index] else 1.0
+        self._rows[index] += (num_rows - self._rows[index]) * weight
+        self._seconds[index] += (seconds - self._seconds[index]) * weight
+
+    def estimate(self, num_rows: int) -> float | None:
+        """Return the expected seconds of a pass of `num_rows`; None as long as nothing was measured.
+
+        Between two measured counts by interpolation; above the largest in proportion to the rows; below the
+        smallest the smallest's time.
+        """
+        known = [(rows, seconds) for rows, seconds in zip(self._rows, self._seconds, strict=True) if seconds]
+        if not known:
+            return None
+        below = [point for point in known if point[0] <= num_rows]
+        above = [point for point in known if point[0] > num_rows]
+        if not below:
+            return above[0][1]
+        rows, seconds = below[-1]
+        if not above:
+            return seconds * num_rows / rows
+        next_rows, next_seconds = above[0]
+        return seconds + (next_seconds - seconds) * (num_rows - rows) / (next_rows - rows)
+
+    def rows_within(self, seconds: float, *, at_least: int, at_most: int, unknown: int) -> int:
+        """Return how many rows a pass may have to stay within `seconds`; `unknown` before any measurement."""
+        if self.estimate(1) is None:
+            return max(at_least, min(unknown, at_most))
+        fitting = at_least
+        for step in (*(s for s in _STEPS if s < at_most), at_most):
+            cost = self.estimate(step)
+            if step > fitting and cost is not None and cost <= seconds:
+                fitting = step
+        return min(fitting, at_most)
