@@ -62,34 +62,6 @@ async def test_openai_client_gets_the_same_answer_streamed_and_whole_by_name_and
     assert {"main", *ALIASES} <= models
 
 
-async def test_greedy_answer_is_the_one_of_plain_llama_cpp(api: Api) -> None:
-    prompt = "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n"
-    answer = await api.complete("narrow", prompt, 16, cache_prompt=False)
-    assert answer.text == await asyncio.to_thread(_plain_greedy, prompt, 16)
-
-
-def _plain_greedy(prompt: str, num_tokens: int) -> str:
-    """Return what llama.cpp's own calls give, one token after the other."""
-    import numpy as np
-    from llama_cpp import llama_cpp as lib
-
-    from worker.contract import EngineOptions
-    from worker.engine.llama import LlamaBackend
-
-    backend = LlamaBackend.load(str(smollm2_path()), EngineOptions(context=128, slots=1), num_threads=2)
-    words, context = backend.vocabulary, backend._context
-    pending = words.tokenize(prompt, add_special=False, parse_special=True)
-    answer = b""
-    for _ in range(num_tokens):
-        batch = lib.llama_batch_get_one((lib.llama_token * len(pending))(*pending), len(pending))
-        assert lib.llama_decode(context, batch) == 0
-        row = np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (words.num_vocab,))
-        pending = [int(row.argmax())]
-        answer += words.piece(pending[0])
-    backend.close()
-    return answer.decode()
-
-
 # --- many at once -----------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
     "threads": ("3", 3),
     "batch_size": ("256", 256),
     "ubatch_size": ("128", 128),
+    "itl_target_ms": ("80", 80.0),
     "cache_type_k": ("q8_0", "q8_0"),
     "cache_type_v": ("bf16", "bf16"),
     "flash_attn": ("off", "off"),

@@ -1,0 +1,136 @@
+"""Workers that die, files that cannot be loaded and models that go: on real processes with the real model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.support.real_server import Api, wait_gone
+from tests.support.served import is_running, until
+
+
+def has_state(api: Api, model: str, state: str) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return await api.state(model) == state
+
+    return check
+
+
+async def last_exit(api: Api, model: str) -> dict[str, object]:
+    return dict((await api.get(f"/v1/models/{model}"))["last_exit"])
+
+
+# --- death ------------------------------------------------------------------------------------------------
+
+
+async def test_worker_that_crashes_while_idle_is_replaced_by_the_next_request(api: Api) -> None:
+    await api.complete("fragile", "Warm", 1)
+    starts = await api.metric("corral_worker_starts_total", model="fragile")
+    (pid,) = api.server.worker_pids("fragile")
+    os.kill(pid, signal.SIGSEGV)
+    answer = await api.complete("fragile", "One two three", 4)
+    assert (answer.status, answer.counts[1]) == (200, 4)
+    assert await api.metric("corral_worker_starts_total", model="fragile") == starts + 1
+    assert "SIGSEGV" in str((await last_exit(api, "fragile"))["detail"])
+
+
+async def test_worker_killed_in_the_middle_of_a_stream_is_an_error_and_no_clean_end(api: Api) -> None:
+    await api.complete("fragile", "Warm", 1)
+    (pid,) = api.server.worker_pids("fragile")
+    body = {"model": "fragile", "prompt": "One", "max_tokens": 500, "stream": True, "ignore_eos": True}
+    async with api.session.post(api.server.url + "/v1/completions", json=body) as reply:
+        for _ in range(6):
+            await reply.content.readuntil(b"\n\n")
+        os.kill(pid, signal.SIGKILL)
+        rest = (await reply.text()).split("\n\n")
+    payloads = [line.removeprefix("data: ") for line in rest if line]
+    error = json.loads(payloads[-1])["error"]
+    assert error["code"] == "worker_died"
+    assert "SIGKILL" in error["message"]
+    assert "[DONE]" not in payloads
+    assert all(choice["finish_reason"] is None for text in payloads[:-1] for choice in json.loads(text)["choices"])
+    assert (await api.complete("fragile", "One", 2)).status == 200, "the next request gets a new worker"
+
+
+async def test_worker_killed_before_a_whole_answer_is_an_error(api: Api) -> None:
+    await api.complete("fragile", "Warm", 1)
+    (pid,) = api.server.worker_pids("fragile")
+    asked = asyncio.create_task(api.complete("fragile", "One", 500, ignore_eos=True))
+
+    async def generates() -> bool:
+        return "GENERATING" in await api.states("fragile")
+
+    await until(generates, what="a growing answer")
+    os.kill(pid, signal.SIGKILL)
+    answer = await asked
+    assert (answer.status, answer.body["error"]["code"]) == (503, "worker_died")
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("truncated", "tensor"), ("text", "magic")]
+)
+async def test_file_that_cannot_be_loaded_fails_with_llama_cpps_reason_and_harms_no_other(
+    api: Api, model: str, words: str
+) -> None:
+    for stream in (True, False, True, False, True):
+        answer = await api.chat(model, "hi", 1, stream=stream)
+        assert answer.status == 503
+        assert answer.error is not None
+        assert answer.error["code"] == "model_unavailable"
+        assert words in answer.error["message"]
+    assert await api.metric("corral_worker_starts_total", model=model) <= 3
+    assert await api.state(model) == "failed"
+    assert (await api.complete("main", "One", 1)).status == 200
+
+
+# --- unload -----------------------------------------------------------------------------------------------
+
+
+async def test_idle_model_is_unloaded_and_its_process_ends(api: Api) -> None:
+    await api.complete("cold", "One", 1)
+    (pid,) = api.server.worker_pids("cold")
+    await until(has_state(api, "cold", "unloaded"), what="the unload")
+    assert not is_running(pid)
+    assert (await last_exit(api, "cold"))["reason"] == "stopped"
+    assert (await api.complete("cold", "One", 1)).status == 200, "and is loaded again when it is needed"
+
+
+async def test_model_is_not_idle_while_it_answers(api: Api) -> None:
+    """`cold` goes after a second without work; this answer takes longer."""
+    answer = await api.complete("cold", "One", 240, ignore_eos=True, stream=True)
+    assert (answer.is_done, answer.counts[1]) == (True, 240)
+
+
+async def test_unload_lets_the_answer_end_and_then_the_process(api: Api) -> None:
+    await api.complete("fragile", "Warm", 1)
+    (pid,) = api.server.worker_pids("fragile")
+    running = asyncio.create_task(api.complete("fragile", "One", 60, ignore_eos=True, stream=True))
+
+    async def generates() -> bool:
+        return "GENERATING" in await api.states("fragile")
+
+    await until(generates, what="a growing answer")
+    status, _ = await api.post("/models/unload", {"model": "fragile"})
+    assert status == 200
+    answer = await running
+    assert (answer.is_done, answer.counts[1]) == (True, 60)
+    await until(has_state(api, "fragile", "unloaded"), what="the unload")
+    wait_gone([pid], within_s=1.0)
+    assert await api.slots("fragile") == []
+
+
+async def test_model_is_loaded_on_demand_without_a_request(api: Api) -> None:
+    await api.post("/models/unload", {"model": "fragile"})
+    await until(has_state(api, "fragile", "unloaded"), what="the unload")
+    status, _ = await api.post("/models/load", {"model": "fragile"})
+    assert status == 200
+    await until(has_state(api, "fragile", "ready"), what="the load")
+    assert len(api.server.worker_pids("fragile")) == 1
