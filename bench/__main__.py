@@ -52,12 +52,17 @@ async def main() -> int:
     for scenario in chosen:
         raw += await measure(scenario, path, peer, pairs)
         print_row(scenario, [entry for entry in raw if entry["scenario"] == scenario.name])
+    print(f"\nraw figures: {write_raw(raw, has_peer=peer is not None)}")
+    return 0
+
+
+def write_raw(raw: list[dict[str, Any]], *, has_peer: bool) -> Path:
+    """Write the figures with the machine they were taken on; return the file."""
     out = Path("bench/out")
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    file.write_text(json.dumps({"machine": describe_machine(), "peer": bool(peer), "figures": raw}, indent=1))
-    print(f"\nraw figures: {file}")
-    return 0
+    file.write_text(json.dumps({"machine": describe_machine(), "peer": has_peer, "figures": raw}, indent=1))
+    return file
 
 
 async def measure(scenario: Scenario, path: Path, peer: Path | None, pairs: int) -> list[dict[str, Any]]:

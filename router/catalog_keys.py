@@ -287,6 +287,12 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         "Longest gap between two tokens of an answer, in milliseconds, that the prompts of other requests may cause."
         " Without it: three usual gaps, at least 50 and at most 500 ms.",
     ),
+    _engine(
+        "prompt_cache_bytes",
+        Whole(0, 2**50),
+        "Host memory for finished prompts that had to leave the KV cache and may come back. Without it: an eighth of"
+        " the machine's memory, at most 8 GiB; 0 keeps none.",
+    ),
     _engine("cache_type_k", Choice(CACHE_TYPES), "Type of the cached keys."),
     _engine(
         "cache_type_v",

@@ -13,7 +13,7 @@ from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, MODEL_KEYS, NOT_IN_DEF
 
 NOT_YET = "is not available in this release yet"
 
-LATER_MODEL_KEYS = frozenset({"loras", "draft_model", "projector", "home", "hooks", "url", "prompt_cache_bytes"})
+LATER_MODEL_KEYS = frozenset({"loras", "draft_model", "projector", "home", "hooks", "url"})
 LATER_TOP_KEYS = frozenset({"devices", "spares"})
 LATER_ALIAS_KEYS = frozenset({"lora"})
 

@@ -21,6 +21,8 @@ _MEANINGFUL = re.compile(
     r"|unsupported|unknown|out of memory|no space|missing|corrupt|terminat|refus",
     re.IGNORECASE,
 )
+_ORDINARY = re.compile(r"^\d{4}-\d\d-\d\d \S+ (DEBUG|INFO) ")
+"""A worker's own log line that all was well."""
 _TRACEBACK_NOISE = re.compile(r"^(Traceback \(most recent call last\)|  File |    |\s*\^+\s*$)")
 
 
@@ -67,8 +69,8 @@ class LogTail:
         return "\n".join(self._lines)
 
     def last_words(self, max_lines: int = 3) -> str:
-        """Return the last lines that look like a reason, else the very last one; "" when nothing was printed."""
-        spoken = [line.strip() for line in self._lines if line.strip() and not _TRACEBACK_NOISE.match(line)]
+        """Return the last lines that look like a reason, else the very last one; "" when none can be a reason."""
+        spoken = [line.strip() for line in self._lines if line.strip() and not _is_no_reason(line)]
         reasons = [line for line in spoken if _MEANINGFUL.search(line)]
         return " / ".join(reasons[-max_lines:] or spoken[-1:])
 
@@ -81,3 +83,7 @@ class LogTail:
         while len(self._lines) > MAX_LINES or self._num_bytes > MAX_BYTES:
             self._num_bytes -= len(self._lines.popleft())
         return line
+
+
+def _is_no_reason(line: str) -> bool:
+    return bool(_TRACEBACK_NOISE.match(line) or _ORDINARY.match(line))

@@ -217,6 +217,8 @@ def _claim_place(
         if resident.state is WorkerState.READY:
             resident.is_evicting = True
             ledger.drain(resident)
+            # Its own waiters need a second worker now, and there may be a reason why it cannot start.
+            _serve_line(ledger, ledger.records[worker.model])
 
 
 def _reopen_if_evicting(ledger: FleetLedger, resident: Resident) -> None:

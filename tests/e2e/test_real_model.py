@@ -25,7 +25,7 @@ FAMILIES = """
     requests request_seconds queue_wait_seconds time_to_first_token_seconds inter_token_seconds prompt_tokens
     generated_tokens prefill_seconds generation_seconds forward forward_seconds batch_rows slots kv_cells queue_length
     queue_oldest_seconds worker_state worker_starts worker_exits load_seconds worker_memory_bytes build_info
-""".split()
+"""
 
 
 def random_tokens(count: int, seed: int) -> list[int]:
@@ -244,7 +244,7 @@ async def test_metrics_have_every_family_of_the_router_and_of_its_workers(api: A
     await api.complete("main", "Warm", 1)
     families = await api.families()
     shown = {name.removesuffix("_total") for name in families}
-    assert {f"corral_{name}" for name in FAMILIES} <= shown
+    assert {f"corral_{name}" for name in FAMILIES.split()} <= shown
     assert await api.metric("corral_worker_state", model="main", state="ready") == 1
     assert await api.metric("corral_worker_memory_bytes", model="main", kind="weights") > 50e6
     assert await api.metric("corral_kv_cells", model="main", kind="total") == 4 * 2048

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.contract import ModelFacts
-from worker.engine.batch import Chunk, Clear, KvOp, Share, Trim
+from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
 from worker.engine.errors import BackendFailed, ForwardAborted, InvalidBatch, KvCacheFull
 
 END = 0
@@ -96,6 +96,10 @@ class FakeBackend:
         self.poisoned_token: int | None = None
         """A pass that holds this token is refused as invalid."""
         self.num_threads = 0
+        self.bytes_per_token = 0
+        self.blobs: dict[int, list[int]] = {}
+        self.num_restored = 0
+        self.fails_to_restore = False
         self._cell_tokens: dict[int, int] = {}
         self._cell_owners: dict[int, set[int]] = {}
         self._rows: dict[int, list[int]] = {}
@@ -118,6 +122,19 @@ class FakeBackend:
                 self._rows[dst] = self._rows[src][:num_tokens]
                 for cell in self._rows[dst]:
                     self._cell_owners[cell].add(dst)
+            case Save(seq_id, blob_id):
+                self.blobs[blob_id] = self.tokens_of(seq_id)
+            case Restore(blob_id, seq_id, num_tokens):
+                if self.fails_to_restore:
+                    return False
+                assert not self._rows.get(seq_id), "restore into cells that are owned"
+                assert len(self.blobs[blob_id]) <= self.num_cells - len(self._cell_owners), "no cells for a blob"
+                for token in self.blobs[blob_id]:
+                    self._store(seq_id, token)
+                self._disown(seq_id, num_tokens)
+                self.num_restored += 1
+            case Forget(blob_id):
+                del self.blobs[blob_id]
         return True
 
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:

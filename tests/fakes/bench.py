@@ -16,7 +16,7 @@ GREEDY = SamplingParams(temperature=0.0)
 class Bench:
     """A core, a clock that ticks once a step, and the outputs by request."""
 
-    def __init__(self, backend: FakeBackend, **changes: int) -> None:
+    def __init__(self, backend: FakeBackend, **changes: int | None) -> None:
         self.backend = backend
         self.now_s = 0.0
         options = {

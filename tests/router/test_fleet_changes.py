@@ -148,6 +148,18 @@ def test_a_running_model_that_could_not_start_again_serves_on() -> None:
     assert ask(fleet, 1, "a", 2.0) == [GrantLease(LeaseId(1), A1)]
 
 
+def test_requests_of_a_running_model_that_is_evicted_and_cannot_start_again_are_refused() -> None:
+    fleet = make_fleet("a", "b", max_loaded=1, max_wait_s=30.0)
+    given_ready(fleet, "a", num_leases=1, max_leases=1)
+    broken = ModelPolicy("a", unavailable="a.gguf does not exist")
+    change(fleet, 1.0, broken, ModelPolicy("b"), max_loaded=1)
+    ask(fleet, 1, "b", 2.0)
+    ask(fleet, 2, "a", 3.0)
+    refused = refusal(fleet.handle(Tick(), 32.0))
+    assert refused.lease_id == 2
+    assert "a.gguf does not exist" in refused.detail
+
+
 # --- preloads ---------------------------------------------------------------------------------------------
 
 

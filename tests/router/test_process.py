@@ -366,3 +366,11 @@ def test_every_exit_code_has_a_reason_and_a_text(code: int, reason: ExitReason) 
     assert exit_.reason is reason
     assert exit_.detail
     assert exit_.exit_code == code
+
+
+def test_a_log_line_that_all_was_well_is_nobodys_last_word() -> None:
+    tail = LogTail()
+    tail.feed(b"2026-01-02 03:04:05,678 INFO small: ready\n")
+    assert tail.last_words() == ""
+    tail.feed(b"2026-01-02 03:04:05,678 ERROR small: failed: no such tensor\n")
+    assert "no such tensor" in tail.last_words()

@@ -63,7 +63,9 @@ class RealServer:
     def worker_pids(self, model: str | None = None) -> list[int]:
         """Return the processes of the workers that run now; of one model alone, as the log has named them."""
         if model is not None:
-            started = (re.match(rf"{re.escape(model)}: loading .*process (\d+)\)", line["message"]) for line in self.lines)
+            started = (
+                re.match(rf"{re.escape(model)}: loading .*process (\d+)\)", line["message"]) for line in self.lines
+            )
             return [pid for found in started if found and is_running(pid := int(found[1]))]
         children = psutil.Process(self.process.pid).children(recursive=True)
         return [child.pid for child in children if is_running(child.pid)]

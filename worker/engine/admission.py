@@ -38,9 +38,9 @@ def has_leader(sequence: Sequence, match: Match | None, running: Iterable[Sequen
     )
 
 
-def outstanding(sequence: Sequence, match: Match | None, running: Iterable[Sequence]) -> int:
+def outstanding(sequence: Sequence, num_shared: int, running: Iterable[Sequence]) -> int:
     """Return how many cells the running sequences and this one will surely take beyond what they have."""
-    return claim(sequence, match.num_tokens if match else 0) + sum(claim(s, s.num_computed) for s in running)
+    return claim(sequence, num_shared) + sum(claim(s, s.num_computed) for s in running)
 
 
 def claim(sequence: Sequence, num_computed: int) -> int:

@@ -40,7 +40,34 @@ class Trim:
     num_tokens: int
 
 
-KvOp = Clear | Share | Trim
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Host memory holds a copy of all cells of sequence `seq_id` under `blob_id`."""
+
+    seq_id: int
+    blob_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Sequence `seq_id`, empty before, has the first `num_tokens` of the blob's tokens. The blob stays.
+
+    For a moment the whole blob needs cells.
+    """
+
+    blob_id: int
+    seq_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The blob's memory is free again."""
+
+    blob_id: int
+
+
+KvOp = Clear | Share | Trim | Save | Restore | Forget
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ class SchedulerOptions:
     end_tokens: frozenset[int]
     target_gap_s: float | None = None
     """Longest time between two tokens that prefills beside may cause; None = a few times the usual gap."""
+    host_tokens: int = 0
+    """Tokens that finished prefixes may hold in host memory together."""
+    max_idle_cells: int | None = None
+    """Cells that finished prefixes may keep while others run: every pass looks at all of them. None = no limit."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
 

@@ -45,6 +45,11 @@ class Backend(Protocol):
         """Whether prefixes can be shared and cut."""
         ...
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Host memory that a saved token takes; 0 = sequences cannot be saved."""
+        ...
+
     def apply(self, op: KvOp) -> bool:
         """Perform one KV operation; False if this memory cannot."""
         ...
@@ -117,8 +122,11 @@ class EngineCore:
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
         plan = self.scheduler.plan(self._clock(), self.costs)
-        for op in plan.before:
-            self.backend.apply(op)
+        failed = [op for op in plan.before if not self.backend.apply(op)]
+        if failed:
+            slot_ids = [slot.id for slot in self.scheduler.slots]
+            self.scheduler.operations_failed(failed, {seq_id: self.backend.num_cached(seq_id) for seq_id in slot_ids})
+            return []
         if not plan.chunks:
             return []
         result = self._forward(plan)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import sys
 import threading
 import time
@@ -36,6 +37,10 @@ every step while the event loop is busy."""
 CPU_ROWS = (128, 32)
 GPU_ROWS = (512, 128)
 """Rows of a first pass alone and beside generating sequences; measured passes replace these guesses."""
+
+
+MIN_IDLE_CELLS = 256
+"""Idle cells that are never worth moving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,6 @@ class Engine:
         self._is_stopping = False
         self._is_failed = False
         self._drained: asyncio.Event = asyncio.Event()
-        self._kv_cells: dict[str, int] = {}
         self._step = 0
         self._step_at_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -133,7 +137,7 @@ class Engine:
             slots=core.scheduler.reports(),
             counters=core.statistics.counters(),
             histograms=core.statistics.histograms(),
-            kv_cells=dict(self._kv_cells),
+            kv_cells=core.scheduler.kv_cells(),
             step=self._step,
             step_at_s=self._step_at_s,
             has_work=bool(self._sinks),
@@ -175,7 +179,6 @@ class Engine:
                 outputs += self._core.step()
                 self._step += 1
                 self._step_at_s = time.monotonic()
-            self._kv_cells = self._core.scheduler.kv_cells()
             if outputs:
                 self._post(partial(self._deliver, outputs))
             if not self._core.has_work and not self._inbox:
@@ -244,6 +247,25 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
         rows_alone=rows_alone,
         rows_beside=rows_beside,
         end_tokens=backend.vocabulary.eog,
+        host_tokens=_prompt_cache_bytes(options) // backend.bytes_per_token if backend.bytes_per_token else 0,
+        max_idle_cells=_max_idle_cells(backend),
         target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
         can_share=backend.can_share,
     )
+
+
+def _prompt_cache_bytes(options: EngineOptions) -> int:
+    """Return the host memory for finished prefixes: as configured, else an eighth of the machine's, at most 8 GiB."""
+    if options.prompt_cache_bytes is not None:
+        return options.prompt_cache_bytes
+    return min(8 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
+
+
+def _max_idle_cells(backend: Backend) -> int | None:
+    """Return how many idle cells may stay beside running sequences.
+
+    Every pass reads all cells as it reads all weights, so that so many add a twentieth to what it reads.
+    """
+    if not backend.bytes_per_token:
+        return None
+    return max(MIN_IDLE_CELLS, backend.facts.size_bytes // 20 // backend.bytes_per_token)

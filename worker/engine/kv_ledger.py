@@ -54,7 +54,10 @@ class KvLedger:
         arrays = [self._cells[s] for s in seq_ids if s in self._cells]
         if also is not None:
             arrays.append(self._cells.get(also[0], _NONE)[: also[1]])
-        return len(np.unique(np.concatenate(arrays))) if arrays else 0
+        is_owned = np.zeros(self.num_cells, dtype=np.bool_)
+        for cells in arrays:
+            is_owned[cells] = True
+        return int(np.count_nonzero(is_owned))
 
     def append(self, seq_id: int, num_tokens: int) -> None:
         """Give the sequence new cells of its own. The caller has made room."""

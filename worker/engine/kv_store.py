@@ -6,11 +6,12 @@ in which the backend will perform them. Must not know slots' states, priorities 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
-from worker.engine.batch import Clear, KvOp, Share, TokenArray, Trim
+from worker.engine.batch import Clear, Forget, KvOp, Restore, Save, Share, TokenArray, Trim
 from worker.engine.kv_ledger import KvLedger
-from worker.engine.prefix_cache import Match, PrefixCache, common_prefix
+from worker.engine.prefix_cache import Holder, Match, PrefixCache, common_prefix
 
 MAX_SEQ_IDS = 256
 """Source: LLAMA_MAX_SEQ; an id beyond it aborts the process."""
@@ -18,55 +19,104 @@ MAX_SEQ_IDS = 256
 MIN_KEPT = 16
 """A finished prefix of fewer tokens is not worth a holder."""
 
+MIN_RESTORED = 32
+"""A blob must give so many tokens more than the cells already do, or copying it back is not worth it."""
+
 
 class KvStore:
-    """Cells of running sequences (ids below `num_slots`) and of holders (the other ids)."""
+    """Cells of running sequences (ids below `num_slots`) and of holders (ids above it), and blobs.
 
-    def __init__(self, num_cells: int, num_slots: int, *, can_share: bool) -> None:
+    The id `num_slots` itself is left to the backend, which needs one to copy sequences through.
+    """
+
+    def __init__(self, num_cells: int, num_slots: int, *, can_share: bool, host_tokens: int = 0) -> None:
         self.ledger = KvLedger(num_cells)
         self.cache = PrefixCache()
         self.can_share = can_share
+        self.host_tokens = host_tokens if can_share else 0
+        """Tokens that all blobs together may hold."""
         self._num_slots = num_slots
         self._ops: list[KvOp] = []
-        self._spare_ids = list(range(MAX_SEQ_IDS - 1, num_slots - 1, -1)) if can_share else []
+        self._spare_ids = list(range(MAX_SEQ_IDS - 1, num_slots, -1)) if can_share else []
+        self._blob_ids = itertools.count(1)
 
     @property
     def has_ops(self) -> bool:
         """Whether operations wait to be performed."""
         return bool(self._ops)
 
+    @property
+    def num_host_tokens(self) -> int:
+        """Tokens in blobs."""
+        return sum(len(holder.tokens) for holder in self.cache if not holder.is_resident)
+
+    @property
+    def num_resident_tokens(self) -> int:
+        """Tokens of resident holders; cells that they share with each other are counted for each."""
+        return sum(len(holder.tokens) for holder in self.cache if holder.is_resident)
+
     def take_ops(self) -> tuple[KvOp, ...]:
         """Return the operations since the last call, in order."""
         ops, self._ops = tuple(self._ops), []
         return ops
+
+    # --- reuse ------------------------------------------------------------------------------------------
 
     def match(self, tokens: TokenArray, salt: str, running: Iterable[tuple[int, TokenArray]]) -> Match | None:
         """Return the longest reusable prefix among holders and `running` (id, computed tokens).
 
         Where prefixes cannot be shared or cut, only a holder that is wholly a prefix of `tokens` is of use.
         """
-        best = self.cache.match(tokens, salt)
+        found = self.cache.match(tokens, salt, resident=True)
+        best = Match(found[1], seq_id=found[0].seq_id) if found else None
         if not self.can_share:
-            holder = self.cache.get(best.seq_id) if best else None
-            return best if best and holder and best.num_tokens == len(holder.tokens) else None
+            return best if found and found[1] == len(found[0].tokens) else None
         for seq_id, computed in running:
             num_tokens = common_prefix(computed, tokens)
             if num_tokens and (best is None or num_tokens > best.num_tokens):
-                best = Match(seq_id, num_tokens)
+                best = Match(num_tokens, seq_id=seq_id)
         return best
 
-    def begin(self, slot_id: int, match: Match | None, now_s: float) -> None:
-        """Give the slot the matched cells, and no others."""
-        if self.can_share:
-            if match is not None:
-                self.ledger.share(match.seq_id, slot_id, match.num_tokens)
-                self._ops.append(Share(match.seq_id, slot_id, match.num_tokens))
-                self.cache.touch(match.seq_id, now_s)
-        elif match is None:
-            self.evict(slot_id)
-        else:
-            assert match.seq_id == slot_id, "a prefix that cannot move is continued where it is"
-            self.cache.remove(slot_id)
+    def match_host(self, tokens: TokenArray, salt: str, resident: Match | None) -> Match | None:
+        """Return a blob that is worth restoring although `resident` can be had for nothing."""
+        found = self.cache.match(tokens, salt, resident=False)
+        if found is None or found[1] < (resident.num_tokens if resident else 0) + MIN_RESTORED:
+            return None
+        return Match(found[1], blob_id=found[0].blob_id, blob_tokens=len(found[0].tokens))
+
+    def begin(self, slot_id: int, match: Match | None, now_s: float) -> int:
+        """Give the slot the matched cells, and no others; return how many tokens it has now."""
+        if not self.can_share:
+            self._begin_in_place(slot_id, match)
+        elif match is not None and match.seq_id is not None:
+            self.ledger.share(match.seq_id, slot_id, match.num_tokens)
+            self._ops.append(Share(match.seq_id, slot_id, match.num_tokens))
+            holder = self.cache.resident(match.seq_id)
+            if holder is not None:
+                holder.last_used_s = now_s
+        elif match is not None and not self._restore(slot_id, match, now_s):
+            return 0
+        return match.num_tokens if match else 0
+
+    def _restore(self, slot_id: int, match: Match, now_s: float) -> bool:
+        """Bring a blob back; False if making room for it has cost the blob itself."""
+        holder = next(holder for holder in self.cache if holder.blob_id == match.blob_id)
+        holder.last_used_s = now_s
+        while self.ledger.num_free < len(holder.tokens) and self.demote_one(now_s):
+            pass
+        if holder not in self.cache or self.ledger.num_free < len(holder.tokens) or holder.blob_id is None:
+            return False
+        self.ledger.append(slot_id, match.num_tokens)
+        self._ops.append(Restore(holder.blob_id, slot_id, match.num_tokens))
+        return True
+
+    def _begin_in_place(self, slot_id: int, match: Match | None) -> None:
+        holder = self.cache.resident(slot_id)
+        if holder is None:
+            return
+        self.cache.remove(holder)
+        if match is None:
+            self.clear(slot_id)
 
     def keep(self, slot_id: int, tokens: TokenArray, salt: str, now_s: float) -> None:
         """Hold what the slot has computed for later prompts, if it is worth it, and empty the slot."""
@@ -74,32 +124,78 @@ class KvStore:
             self.clear(slot_id)
             return
         if not self.can_share:
-            self.cache.put(slot_id, tokens, salt, now_s)
+            self.cache.add(Holder(tokens.copy(), salt, now_s, seq_id=slot_id))
             return
         covering = self.cache.covering(tokens, salt)
         if covering is not None:
-            self.cache.touch(covering, now_s)
+            covering.last_used_s = now_s
             self.clear(slot_id)
             return
-        for seq_id in self.cache.covered_by(tokens, salt):
-            self.evict(seq_id)
+        for holder in self.cache.covered_by(tokens, salt):
+            self.drop(holder)
         if not self._spare_ids:
-            self.evict_one()
+            self.demote_one(now_s)
         holder_id = self._spare_ids.pop()
         self.ledger.share(slot_id, holder_id, len(tokens))
         self._ops.append(Share(slot_id, holder_id, len(tokens)))
-        self.cache.put(holder_id, tokens, salt, now_s)
+        self.cache.add(Holder(tokens.copy(), salt, now_s, seq_id=holder_id))
         self.clear(slot_id)
+
+    def park(self, slot_id: int, tokens: TokenArray, salt: str, now_s: float) -> None:
+        """Move what the slot has computed to host memory, if it may go there, and empty the slot."""
+        if MIN_KEPT <= len(tokens) <= self.host_tokens:
+            self._save(slot_id, Holder(tokens.copy(), salt, now_s))
+        self.clear(slot_id)
+
+    # --- room -------------------------------------------------------------------------------------------
+
+    def demote_one(self, now_s: float) -> bool:
+        """Take the cells of the holder used longest ago; its tokens go to host memory. False if there is none."""
+        holder = self.cache.oldest(resident=True)
+        if holder is None:
+            return False
+        seq_id = holder.seq_id
+        assert seq_id is not None
+        self.cache.remove(holder)
+        if len(holder.tokens) <= self.host_tokens:
+            self._save(seq_id, Holder(holder.tokens, holder.salt, holder.last_used_s))
+        self.clear(seq_id)
+        return True
+
+    def _save(self, seq_id: int, holder: Holder) -> None:
+        for covered in self.cache.covered_by(holder.tokens, holder.salt):
+            if not covered.is_resident:
+                self.drop(covered)
+        while self.num_host_tokens + len(holder.tokens) > self.host_tokens:
+            oldest = self.cache.oldest(resident=False)
+            assert oldest is not None
+            self.drop(oldest)
+        holder.blob_id = next(self._blob_ids)
+        self._ops.append(Save(seq_id, holder.blob_id))
+        self.cache.add(holder)
+
+    def drop(self, holder: Holder) -> None:
+        """Forget the holder and free what it holds."""
+        self.cache.remove(holder)
+        if holder.seq_id is not None:
+            self.clear(holder.seq_id)
+        if holder.blob_id is not None:
+            self._ops.append(Forget(holder.blob_id))
+
+    def forget_blobs(self, blob_ids: Iterable[int]) -> None:
+        """Drop the holders of blobs that turned out to be of no use."""
+        for holder in [holder for holder in self.cache if holder.blob_id in set(blob_ids)]:
+            self.drop(holder)
 
     def clear(self, seq_id: int) -> None:
         """Take all cells from the sequence id."""
         self.ledger.trim(seq_id, 0)
         self._ops.append(Clear(seq_id))
-        if seq_id >= self._num_slots:
+        if seq_id > self._num_slots:
             self._spare_ids.append(seq_id)
 
     def resync(self, seq_id: int, num_cached: int) -> int:
-        """Make books and cache agree after a failed pass; return how many tokens both have now.
+        """Make books and cache agree after a failure; return how many tokens both have now.
 
         `num_cached` is what the cache really holds: what the books do not know is dropped from the cache, and
         what the cache does not hold from the books. A memory that cannot be cut is emptied: what a failed pass
@@ -115,28 +211,26 @@ class KvStore:
         self.ledger.trim(seq_id, num_cached)
         return num_cached
 
-    def evict(self, seq_id: int) -> None:
-        """Give up the holder with this id; ids that hold nothing are ignored."""
-        if seq_id in self.cache:
-            self.cache.remove(seq_id)
-            self.clear(seq_id)
-
-    def evict_one(self) -> bool:
-        """Give up the holder used longest ago; False if there is none."""
-        seq_id = self.cache.least_recently_used()
-        if seq_id is None:
-            return False
-        self.evict(seq_id)
-        return True
+    def report(self, running: Iterable[int]) -> dict[str, int]:
+        """Return cells by kind: used, shared, idle (held for reuse alone), total."""
+        used = self.ledger.num_used
+        return {
+            "used": used,
+            "shared": self.ledger.num_shared,
+            "idle": used - self.ledger.count(running),
+            "total": self.ledger.num_cells,
+        }
 
     def check_integrity(self) -> None:
         """Assert that holders own exactly the cells of their tokens and that no id is lost or used twice."""
         self.ledger.check_integrity()
-        held = set(self.cache.seq_ids())
-        for seq_id in held:
-            holder = self.cache.get(seq_id)
-            assert holder is not None
-            assert self.ledger.length(seq_id) == len(holder.tokens)
-        assert not held & set(self._spare_ids)
+        held = [holder.seq_id for holder in self.cache if holder.seq_id is not None]
+        for holder in self.cache:
+            assert (holder.seq_id is None) != (holder.blob_id is None), "a holder is in one place"
+            if holder.seq_id is not None:
+                assert self.ledger.length(holder.seq_id) == len(holder.tokens)
+        assert len(held) == len(set(held)), "two holders with one id"
+        assert not set(held) & set(self._spare_ids)
+        assert self.num_host_tokens <= self.host_tokens
         if self.can_share:
-            assert len(held) + len(self._spare_ids) == MAX_SEQ_IDS - self._num_slots, "a holder id is lost"
+            assert len(held) + len(self._spare_ids) == MAX_SEQ_IDS - 1 - self._num_slots, "a holder id is lost"

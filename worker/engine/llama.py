@@ -17,7 +17,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as lib
 
 from worker.contract import EngineOptions, ModelFacts
-from worker.engine.batch import Chunk, Clear, KvOp, Share, Trim
+from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
 from worker.engine.errors import (
     BackendFailed,
     BadModel,
@@ -56,13 +56,16 @@ class LlamaBackend:
         self._context = context
         self._memory = lib.llama_get_memory(context)
         self._keep = keep
-        self._num_seq_max = options.slots
+        self._num_slots = options.slots
+        self._scratch_id = options.slots
+        self._blobs: dict[int, npt.NDArray[np.uint8]] = {}
         self.max_rows = max_rows
         self.uses_gpu = uses_gpu
         self.vocabulary = LlamaVocabulary(model)
         self.num_cells = options.num_kv_cells
         self._batch = _Batch(max_rows)
         self._max_position = lib.llama_n_ctx(context)
+        self.bytes_per_token = 0
         self.can_share = self._probe_sharing(options)
         num_layers = lib.llama_model_n_layer(model) + 1
         self.facts = ModelFacts(
@@ -145,6 +148,43 @@ class LlamaBackend:
                 _check_seq(dst)
                 lib.llama_memory_seq_cp(self._memory, src, dst, 0, num_tokens)
                 return True
+            case Save(seq_id, blob_id):
+                return self._save(seq_id, blob_id)
+            case Restore(blob_id, seq_id, num_tokens):
+                return self._restore(blob_id, seq_id, num_tokens)
+            case Forget(blob_id):
+                self._blobs.pop(blob_id, None)
+                return True
+
+    def _save(self, seq_id: int, blob_id: int) -> bool:
+        """Copy a sequence to host memory.
+
+        Through the scratch id: only ids below n_seq_max are written into a blob in a form that can be read back.
+        Source: llama-kv-cache.cpp, state_write_meta.
+        """
+        _check_seq(seq_id)
+        lib.llama_memory_seq_cp(self._memory, seq_id, self._scratch_id, -1, -1)
+        try:
+            size = lib.llama_state_seq_get_size(self._context, self._scratch_id)
+            blob = np.empty(size, dtype=np.uint8)
+            written = lib.llama_state_seq_get_data(self._context, _bytes_of(blob), size, self._scratch_id)
+        finally:
+            lib.llama_memory_seq_rm(self._memory, self._scratch_id, -1, -1)
+        if written != size:
+            return False
+        self._blobs[blob_id] = blob
+        return True
+
+    def _restore(self, blob_id: int, seq_id: int, num_tokens: int) -> bool:
+        """Copy the beginning of a blob into an empty slot; False leaves the slot empty."""
+        blob = self._blobs.get(blob_id)
+        if blob is None or not 0 <= seq_id < self._num_slots:
+            return False
+        read = lib.llama_state_seq_set_data(self._context, _bytes_of(blob), len(blob), seq_id)
+        if read and lib.llama_memory_seq_rm(self._memory, seq_id, num_tokens, -1):
+            return True
+        lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
+        return False
 
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
         """Return the logits of the rows that wanted them, in order.
@@ -199,10 +239,10 @@ class LlamaBackend:
         num_outputs = sum(chunk.wants_logits for chunk in chunks)
         if not 0 < num_rows <= self.max_rows:
             raise InvalidBatch(f"{num_rows} rows, the limit is {self.max_rows}")
-        if num_outputs > self._num_seq_max:
-            raise InvalidBatch(f"{num_outputs} outputs, the limit is {self._num_seq_max}")
+        if num_outputs > self._num_slots:
+            raise InvalidBatch(f"{num_outputs} outputs, the limit is {self._num_slots}")
         for chunk in chunks:
-            if not 0 <= chunk.seq_id < self._num_seq_max:
+            if not 0 <= chunk.seq_id < self._num_slots:
                 raise InvalidBatch(f"sequence id {chunk.seq_id} is not a slot")
             if chunk.start + len(chunk.tokens) > self._max_position:
                 raise InvalidBatch(f"position {chunk.start + len(chunk.tokens)} is beyond the context")
@@ -220,7 +260,10 @@ class LlamaBackend:
         self._batch.fill([Chunk(0, RequestId(-1), tokens, 0, wants_logits=True)])
         if lib.llama_decode(self._context, self._batch.struct) != 0:
             raise BadModel("llama.cpp could not run a first pass")
+        two_tokens = lib.llama_state_seq_get_size(self._context, 0)
         can_cut = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        if can_cut:
+            self.bytes_per_token = max(0, two_tokens - lib.llama_state_seq_get_size(self._context, 0))
         lib.llama_memory_clear(self._memory, True)
         return can_cut
 
@@ -279,6 +322,10 @@ def _check_seq(seq_id: int) -> None:
     """Raises: ValueError for an id that would abort the process. Source: llama-kv-cache.cpp, LLAMA_MAX_SEQ."""
     if not 0 <= seq_id < MAX_SEQ_IDS:
         raise ValueError(f"sequence id {seq_id} is outside 0..{MAX_SEQ_IDS - 1}")
+
+
+def _bytes_of(blob: npt.NDArray[np.uint8]) -> Any:
+    return blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _description(model: Any) -> str:

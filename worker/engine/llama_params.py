@@ -176,9 +176,10 @@ def context_params(options: EngineOptions, choice: DeviceChoice, max_rows: int, 
     params = lib.llama_context_default_params()
     params.n_ctx = options.num_kv_cells
     params.n_batch = params.n_ubatch = max_rows
-    params.n_seq_max = options.slots
+    # One id more than there are slots: sequences are copied to and from host memory through it.
+    params.n_seq_max = options.slots + 1
     # Only rows that are sampled from have outputs; the default would reserve max_rows x num_vocab floats.
-    params.n_outputs_max = options.slots
+    params.n_outputs_max = options.slots + 1
     params.n_threads = params.n_threads_batch = num_threads
     params.kv_unified = True
     params.swa_full = options.swa_full

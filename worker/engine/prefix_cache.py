@@ -1,14 +1,15 @@
-"""Finished prefixes that stay in the KV cache, and the search for the longest one that a prompt shares.
+"""Finished prefixes kept for later prompts, and the search for the longest one that a prompt shares.
 
-Owns which sequence id holds which tokens after their request has ended. Must not touch cells: the scheduler
-keeps the ledger and turns decisions into KV operations.
+A holder is resident (a sequence id owns its cells) or in host memory (a blob). Must not touch cells: the KV
+store keeps the ledger and turns decisions into operations.
 
-Matching compares the prompt with every holder. There are at most 256 sequence ids, one comparison of 2,000
-tokens takes a few microseconds, and it happens once per admission, not per step: no tree is needed.
+Matching compares the prompt with every holder. There are at most some hundred, one comparison of 2,000 tokens
+takes a few microseconds, and it happens once per admission, not per step: no tree is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from worker.engine.batch import TokenArray
@@ -24,88 +25,81 @@ def common_prefix(a: TokenArray, b: TokenArray) -> int:
     return first if different[first] else n
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Holder:
-    """A finished prefix: its tokens are exactly the tokens in the cells of `seq_id`."""
+    """A finished prefix: its tokens are exactly those in the cells of `seq_id`, or in the blob."""
 
-    seq_id: int
     tokens: TokenArray
     salt: str
     last_used_s: float
+    seq_id: int | None = None
+    blob_id: int | None = None
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether it owns cells, so that sharing it moves no bytes."""
+        return self.seq_id is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The best source of a prompt's first `num_tokens` tokens."""
+    """The best source of a prompt's first `num_tokens` tokens: the cells of a sequence id, or a blob."""
 
-    seq_id: int
     num_tokens: int
+    seq_id: int | None = None
+    blob_id: int | None = None
+    blob_tokens: int = 0
+    """Length of the blob, which needs so many cells while it is restored."""
 
 
 class PrefixCache:
-    """All holders, by sequence id."""
+    """All holders."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, Holder] = {}
+        self._holders: list[Holder] = []
 
-    def __len__(self) -> int:
-        return len(self._holders)
+    def __iter__(self) -> Iterator[Holder]:
+        return iter(self._holders)
 
-    def __contains__(self, seq_id: int) -> bool:
-        return seq_id in self._holders
+    def add(self, holder: Holder) -> None:
+        """Remember the holder."""
+        self._holders.append(holder)
 
-    def get(self, seq_id: int) -> Holder | None:
-        """Return the holder with this id."""
-        return self._holders.get(seq_id)
-
-    def put(self, seq_id: int, tokens: TokenArray, salt: str, now_s: float) -> None:
-        """Remember that `seq_id` holds `tokens`."""
-        self._holders[seq_id] = Holder(seq_id, tokens.copy(), salt, now_s)
-
-    def remove(self, seq_id: int) -> None:
+    def remove(self, holder: Holder) -> None:
         """Forget the holder."""
-        del self._holders[seq_id]
+        self._holders.remove(holder)
 
-    def match(self, tokens: TokenArray, salt: str) -> Match | None:
-        """Return the holder that shares most leading tokens with `tokens`, the latest used among equals."""
-        best: Match | None = None
-        best_used_s = 0.0
-        for holder in self._holders.values():
-            if holder.salt != salt:
+    def resident(self, seq_id: int) -> Holder | None:
+        """Return the holder whose cells this sequence id owns."""
+        return next((holder for holder in self._holders if holder.seq_id == seq_id), None)
+
+    def match(self, tokens: TokenArray, salt: str, *, resident: bool) -> tuple[Holder, int] | None:
+        """Return the resident (or host) holder that shares most leading tokens, the latest used among equals."""
+        best: tuple[int, float, Holder] | None = None
+        for holder in self._holders:
+            if holder.salt != salt or holder.is_resident is not resident:
                 continue
             num_tokens = common_prefix(holder.tokens, tokens)
-            if num_tokens == 0:
-                continue
-            if best is None or (num_tokens, holder.last_used_s) > (best.num_tokens, best_used_s):
-                best, best_used_s = Match(holder.seq_id, num_tokens), holder.last_used_s
-        return best
+            if num_tokens and (best is None or (num_tokens, holder.last_used_s) > best[:2]):
+                best = num_tokens, holder.last_used_s, holder
+        return (best[2], best[0]) if best else None
 
-    def touch(self, seq_id: int, now_s: float) -> None:
-        """Note that the holder was of use; sequence ids that are no holders are ignored."""
-        if seq_id in self._holders:
-            self._holders[seq_id].last_used_s = now_s
-
-    def covering(self, tokens: TokenArray, salt: str) -> int | None:
+    def covering(self, tokens: TokenArray, salt: str) -> Holder | None:
         """Return a holder that begins with all of `tokens`."""
-        for holder in self._holders.values():
+        for holder in self._holders:
             if holder.salt == salt and common_prefix(holder.tokens, tokens) == len(tokens):
-                return holder.seq_id
+                return holder
         return None
 
-    def covered_by(self, tokens: TokenArray, salt: str) -> list[int]:
+    def covered_by(self, tokens: TokenArray, salt: str) -> list[Holder]:
         """Return the holders whose tokens all lie within `tokens`, which make them superfluous."""
         return [
-            holder.seq_id
-            for holder in self._holders.values()
+            holder
+            for holder in self._holders
             if holder.salt == salt and common_prefix(holder.tokens, tokens) == len(holder.tokens)
         ]
 
-    def least_recently_used(self) -> int | None:
-        """Return the holder to give up first."""
-        if not self._holders:
-            return None
-        return min(self._holders.values(), key=lambda holder: holder.last_used_s).seq_id
-
-    def seq_ids(self) -> tuple[int, ...]:
-        """Return the ids of all holders."""
-        return tuple(sorted(self._holders))
+    def oldest(self, *, resident: bool) -> Holder | None:
+        """Return the resident (or host) holder that was used longest ago."""
+        candidates = [holder for holder in self._holders if holder.is_resident is resident]
+        return min(candidates, key=lambda holder: holder.last_used_s, default=None)

@@ -10,10 +10,12 @@ computed tokens; the cells of a holder are exactly its tokens; a plan never need
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence as Sequence_
 
 from worker.contract import SlotReport, SlotState
 from worker.engine.admission import has_leader, outstanding, prefill_order
-from worker.engine.batch import Chunk, ForwardFailed, Sampled, StepPlan, StepResult
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, StepPlan, StepResult
 from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
 from worker.engine.kv_store import KvStore
@@ -32,7 +34,12 @@ class Scheduler:
     def __init__(self, options: SchedulerOptions) -> None:
         self.options = options
         self.slots = tuple(Slot(i) for i in range(options.num_slots))
-        self.kv = KvStore(options.num_cells, options.num_slots, can_share=options.can_share)
+        self.kv = KvStore(
+            options.num_cells,
+            options.num_slots,
+            can_share=options.can_share,
+            host_tokens=options.host_tokens,
+        )
         self._waiting: list[Sequence] = []
         self._suspects: deque[RequestId] = deque()
         self._max_rows = options.max_rows
@@ -83,20 +90,14 @@ class Scheduler:
 
     def kv_cells(self) -> dict[str, int]:
         """Return cells by kind: used, shared, idle (held for reuse alone), total."""
-        running = self.kv.ledger.count(slot.id for slot in self.slots if slot.sequence)
-        used = self.kv.ledger.num_used
-        return {
-            "used": used,
-            "shared": self.kv.ledger.num_shared,
-            "idle": used - running,
-            "total": self.options.num_cells,
-        }
+        return self.kv.report(slot.id for slot in self.slots if slot.sequence is not None)
 
     # --- plan -------------------------------------------------------------------------------------------
 
     def plan(self, now_s: float, costs: CostTable) -> StepPlan:
         """Return the next step. Every plan must be performed and committed before the next is asked for."""
         self._admit(now_s)
+        self._demote_idle(now_s)
         chunks = self._choose_chunks(now_s, costs)
         chunks = self._make_room(chunks, now_s)
         return StepPlan(self.kv.take_ops(), tuple(chunks))
@@ -126,20 +127,42 @@ class Scheduler:
             for slot in self.slots
             if (other := slot.sequence) is not None and other.request.cache_prompt and other.request.cache_salt == salt
         )
-        return self.kv.match(sequence.tokens[:-1], salt, running)
+        tokens = sequence.tokens[:-1]
+        resident = self.kv.match(tokens, salt, running)
+        host = self.kv.match_host(tokens, salt, resident)
+        if host is None or self._occupied() + host.blob_tokens > self.options.num_cells:
+            return resident
+        return host
+
+    def _demote_idle(self, now_s: float) -> None:
+        """Move a finished prefix to host memory while too many idle cells slow the running sequences down.
+
+        One in a step, so that no pass waits for many copies.
+        """
+        limit = self.options.max_idle_cells
+        if limit is None or self.kv.num_resident_tokens <= limit or not self._running():
+            return
+        if self.kv.ledger.num_used - self._occupied() > limit:
+            self.kv.demote_one(now_s)
+
+    def _occupied(self) -> int:
+        """Return how many cells running sequences own; holders can give up the rest."""
+        return self.kv.ledger.count(slot.id for slot in self.slots if slot.sequence is not None)
 
     def _fits(self, sequence: Sequence, match: Match | None, running: list[Sequence]) -> bool:
         """Whether the pool has room for this sequence beside the running ones, holders given up if need be."""
+        if not running:
+            return True
         slot_ids = [slot.id for slot in self.slots if slot.sequence is not None]
-        shared = (match.seq_id, match.num_tokens) if match else None
+        shared = (match.seq_id, match.num_tokens) if match and match.seq_id is not None else None
+        num_shared = shared[1] if shared else 0
         kept = self.kv.ledger.count(slot_ids, also=shared)
-        return not running or kept + outstanding(sequence, match, running) <= self.options.num_cells
+        return kept + outstanding(sequence, num_shared, running) <= self.options.num_cells
 
     def _start(self, sequence: Sequence, match: Match | None, now_s: float) -> None:
         """Put the sequence into a slot and share what it can reuse."""
         slot = self._choose_slot(match)
-        self.kv.begin(slot.id, match, now_s)
-        num_cached = match.num_tokens if match else 0
+        num_cached = self.kv.begin(slot.id, match, now_s)
         slot.start(sequence)
         sequence.num_computed = num_cached
         if sequence.admitted_at_s is None:
@@ -152,7 +175,7 @@ class Scheduler:
         if match is not None and not self.options.can_share:
             return next(slot for slot in idle if slot.id == match.seq_id)
         cache = self.kv.cache
-        return min(idle, key=lambda s: holder.last_used_s if (holder := cache.get(s.id)) else -1.0)
+        return min(idle, key=lambda s: holder.last_used_s if (holder := cache.resident(s.id)) else -1.0)
 
     def _choose_chunks(self, now_s: float, costs: CostTable) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget."""
@@ -187,7 +210,7 @@ class Scheduler:
     def _make_room(self, chunks: list[Chunk], now_s: float) -> list[Chunk]:
         """Return the chunks that the pool has cells for, after giving up holders, then running sequences."""
         while self.kv.ledger.num_free < sum(len(chunk.tokens) for chunk in chunks):
-            if self.kv.evict_one():
+            if self.kv.demote_one(now_s):
                 continue
             victim = self._park_youngest(now_s)
             chunks = [chunk for chunk in chunks if chunk.request_id != victim]
@@ -196,12 +219,13 @@ class Scheduler:
     def _park_youngest(self, now_s: float) -> RequestId:
         """Send the youngest of the least important running sequences back to the line, tokens kept.
 
-        It will be computed again from its tokens: nothing that was sent changes.
+        Its cells go to host memory if there is room, else it is computed again: nothing that was sent changes.
         """
         victim = min(self._running(), key=lambda s: (s.request.priority, -s.submitted_at_s, -s.request_id))
         slot = self._slot_of(victim)
         slot.release()
-        self.kv.clear(slot.id)
+        num_saved = victim.num_computed if victim.request.cache_prompt else 0
+        self.kv.park(slot.id, victim.tokens[:num_saved], victim.request.cache_salt, now_s)
         victim.num_computed = 0
         self._waiting.append(victim)
         self.num_parked += 1
@@ -271,14 +295,14 @@ class Scheduler:
             case -1:
                 return self._isolate_invalid(plan, now_s)
             case _:
-                self._resync(plan, failed)
+                self._resync(failed.num_cached or {})
                 return []
 
     def _recover_from_full(self, plan: StepPlan, now_s: float) -> list[Output]:
         """The pool has fewer usable cells than the ledger believes: holders, chunk size, then a sequence go."""
         self._num_full += 1
-        if len(self.kv.cache):
-            while self.kv.evict_one():
+        if self.kv.demote_one(now_s):
+            while self.kv.demote_one(now_s):
                 pass
         elif self._max_rows > max(1, len(plan.chunks)):
             self._max_rows = max(1, len(plan.chunks), self._max_rows // 2)
@@ -298,13 +322,19 @@ class Scheduler:
         self._suspects = deque(chunk.request_id for chunk in plan.chunks)
         return []
 
-    def _resync(self, plan: StepPlan, failed: ForwardFailed) -> None:
-        """Believe the cache, not the plan, about what the failed pass left behind."""
-        for chunk in plan.chunks:
-            sequence = self.slots[chunk.seq_id].sequence
-            assert sequence is not None
-            if failed.num_cached is not None and chunk.seq_id in failed.num_cached:
-                sequence.num_computed = self.kv.resync(chunk.seq_id, failed.num_cached[chunk.seq_id])
+    def operations_failed(self, failed: Sequence_[KvOp], num_cached: Mapping[int, int]) -> None:
+        """Give up a plan whose operations could not all be performed; its chunks must not be run.
+
+        `num_cached` tells how many tokens each running slot really has in the cache.
+        """
+        self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore)})
+        self._resync(num_cached)
+
+    def _resync(self, num_cached: Mapping[int, int]) -> None:
+        """Believe the cache, not the plan, about what running sequences have in it."""
+        for slot in self.slots:
+            if slot.sequence is not None and slot.id in num_cached:
+                slot.sequence.num_computed = self.kv.resync(slot.id, num_cached[slot.id])
 
     def _fail(self, request_id: RequestId, message: str, now_s: float) -> Output:
         sequence = self._drop(request_id, now_s, keep=False)
@@ -361,9 +391,9 @@ class Scheduler:
         self.kv.check_integrity()
         for slot in self.slots:
             if slot.sequence is not None:
-                assert slot.id not in self.kv.cache
+                assert self.kv.cache.resident(slot.id) is None
                 assert self.kv.ledger.length(slot.id) == slot.sequence.num_computed
-            elif slot.id not in self.kv.cache:
+            elif self.kv.cache.resident(slot.id) is None:
                 assert self.kv.ledger.length(slot.id) == 0
         ids = [s.request_id for s in self._waiting] + [s.request_id for s in self._running()]
         assert len(ids) == len(set(ids)), "a sequence is in two places"

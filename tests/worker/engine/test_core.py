@@ -261,3 +261,61 @@ def test_options_for_the_scheduler_bound_the_rows_of_a_pass_on_a_cpu() -> None:
     backend = FakeBackend(num_slots=4)
     options = scheduler_options(backend, EngineOptions(context=128, slots=4))
     assert (options.max_rows, options.rows_alone, options.rows_beside) == (512, 128, 32)
+
+
+def test_idle_prefixes_go_to_host_memory_while_others_run_and_come_back() -> None:
+    backend = FakeBackend(num_slots=2, num_vocab=100_000, context=256)
+    bench = Bench(backend, host_tokens=1000, max_idle_cells=10)
+    first = bench.submit(prompt_of(60), 4)
+    bench.run()
+    other = bench.submit([5000 + k for k in range(20)], 6)
+    bench.run()
+    assert backend.blobs, "the idle prefix has left the cells"
+    history = [*prompt_of(60), *bench.answers[first]]
+    second = bench.submit([*history, 7, 8], 4)
+    bench.run()
+    assert backend.num_restored == 1
+    assert bench.ends[second].timings is not None
+    assert bench.ends[second].timings.cached_tokens == len(history) - 1
+    assert bench.answers[second] == bench.expected([*history, 7, 8], 4)
+    assert bench.ends[other].finish is FinishReason.LENGTH
+
+
+def test_a_blob_serves_any_number_of_requests() -> None:
+    backend = FakeBackend(num_slots=1, num_vocab=100_000, context=256)
+    bench = Bench(backend, host_tokens=1000, max_idle_cells=0)
+    bench.submit(prompt_of(80), 2)
+    bench.run()
+    for i in range(3):
+        bench.submit([9000 + 100 * i + k for k in range(20)], 3)
+        bench.run()
+        request_id = bench.submit([*prompt_of(80), 3000 + i], 3)
+        bench.run()
+        assert bench.ends[request_id].timings is not None
+        assert bench.ends[request_id].timings.cached_tokens >= 80
+
+
+def test_a_parked_sequence_comes_back_from_host_memory_without_computing_again() -> None:
+    backend = FakeBackend(num_slots=3, num_vocab=100_000, context=400, num_cells=700)
+    bench = Bench(backend, host_tokens=2000)
+    prompts = [prompt_of(20, start=i) for i in range(3)]
+    ids = [bench.submit(prompt, 370) for prompt in prompts]
+    bench.run(max_steps=5000)
+    assert bench.core.scheduler.num_parked > 0
+    assert backend.num_restored > 0
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        assert bench.answers[request_id] == bench.expected(prompt, 370)
+
+
+def test_a_blob_that_cannot_be_restored_costs_only_time() -> None:
+    backend = FakeBackend(num_slots=1, num_vocab=100_000, context=256)
+    bench = Bench(backend, host_tokens=1000, max_idle_cells=0)
+    bench.submit(prompt_of(60), 2)
+    bench.run()
+    bench.submit([5000 + k for k in range(20)], 3)
+    bench.run()
+    backend.fails_to_restore = True
+    request_id = bench.submit([*prompt_of(60), 9], 3)
+    bench.run()
+    assert bench.answers[request_id] == bench.expected([*prompt_of(60), 9], 3)
+    assert not any(holder.blob_id for holder in bench.core.scheduler.kv.cache if len(holder.tokens) > 50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -33,11 +33,22 @@ class EngineMachine(RuleBasedStateMachine):
         can_share=st.booleans(),
         scarce=st.booleans(),
         rows=st.sampled_from([1, 5, 32]),
+        host_tokens=st.sampled_from([0, 70, 500]),
+        max_idle_cells=st.sampled_from([None, 0, 40]),
     )
-    def start(self, slots: int, can_share: bool, scarce: bool, rows: int) -> None:
+    def start(
+        self, slots: int, can_share: bool, scarce: bool, rows: int, host_tokens: int, max_idle_cells: int | None
+    ) -> None:
         cells = 110 if scarce else None
         backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
-        self.bench = Bench(backend, max_rows=max(rows, slots), rows_alone=rows, rows_beside=max(1, rows // 2))
+        self.bench = Bench(
+            backend,
+            max_rows=max(rows, slots),
+            rows_alone=rows,
+            rows_beside=max(1, rows // 2),
+            host_tokens=host_tokens,
+            max_idle_cells=max_idle_cells,
+        )
 
     @rule(
         prefix=st.sampled_from(PREFIXES),
@@ -88,6 +99,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.backend.failures = []
         self.bench.step()
 
+    @rule()
+    def lose_the_next_blob(self) -> None:
+        self.bench.backend.fails_to_restore = True
+        self.bench.step()
+        self.bench.backend.fails_to_restore = False
+
     @invariant()
     def books_are_right(self) -> None:
         if hasattr(self, "bench"):
@@ -112,6 +129,8 @@ class EngineMachine(RuleBasedStateMachine):
         cells = self.bench.core.scheduler.kv_cells()
         self.bench.core.step()
         assert self.bench.backend.num_used() == cells["used"] == cells["idle"]
+        holders = self.bench.core.scheduler.kv.cache
+        assert set(self.bench.backend.blobs) == {holder.blob_id for holder in holders if not holder.is_resident}
 
 
 SETTINGS = settings(
@@ -130,5 +149,6 @@ def test_the_property_test_notices_a_single_wrongly_shared_cell() -> None:
         found = right(a, b)
         return found + 1 if 8 <= found < min(len(a), len(b)) else found
 
+    quick = settings(SETTINGS, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
     with mock.patch("worker.engine.prefix_cache.common_prefix", one_too_many), pytest.raises(AssertionError):
-        run_state_machine_as_test(EngineMachine, settings=settings(SETTINGS, derandomize=True, database=None))
+        run_state_machine_as_test(EngineMachine, settings=quick)
