@@ -60,6 +60,8 @@ class Account:
     """As the client saw it; an error inside an open stream leaves 200."""
     outcome: Outcome = Outcome.OK
     code: str | None = None
+    is_answered: bool = False
+    """The client has got all of the answer: that it closes the connection now is no failure."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -72,6 +74,11 @@ class Account:
         if self.outcome is Outcome.REJECTED and self.first_byte_at_s is not None:
             self.outcome = Outcome.ERROR  # work was done and half an answer is out
         self.code = error.code
+
+    def note_client_gone(self) -> None:
+        """Record that the client has closed the connection."""
+        if not self.is_answered:
+            self.outcome, self.status = Outcome.CLIENT_GONE, 499
 
     def log_fields(self, now_s: float) -> dict[str, Any]:
         """Return the fields of the canonical log line; those without a value are left out."""

@@ -94,11 +94,13 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         response = await handler(request)
     except asyncio.CancelledError:
-        is_gone = request.transport is None or request.transport.is_closing()
-        account.outcome, account.status = (Outcome.CLIENT_GONE, 499) if is_gone else (Outcome.ERROR, 503)
+        if request.transport is None or request.transport.is_closing():
+            account.note_client_gone()
+        else:
+            account.outcome, account.status = Outcome.ERROR, 503
         raise
     except ClientGone:
-        account.outcome, account.status = Outcome.CLIENT_GONE, 499
+        account.note_client_gone()
         raise ConnectionResetError("the client is gone") from None  # aiohttp ends the connection quietly
     else:
         account.status = response.status

@@ -250,7 +250,7 @@ def _listing(names: Sequence[str], most: int = 8) -> str:
     """Return "`a`, `b` or `c`", cut off after `most`."""
     quoted = [f"`{name}`" for name in names[:most]]
     if len(names) > most:
-        return ", ".join(quoted) + f" or one of {len(names) - most} others"
+        return ", ".join(quoted) + f" and {len(names) - most} more"
     return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted or ["none"])
 
 

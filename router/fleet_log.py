@@ -32,7 +32,8 @@ class FleetLog:
                 view = fleet.models.get(worker.model)
                 if exit_.reason is ExitReason.STOPPED:
                     idle_s = self._idle_s.pop(worker.model, 0.0)
-                    logger.info("%s: unloaded%s", worker.model, f" after {idle_s:.0f} s idle" if idle_s >= 1 else "")
+                    idle = f" (idle for {idle_s:.0f} s)" if idle_s >= 1 else ""
+                    logger.info("%s: unloaded%s", worker.model, idle)
                 else:
                     reason = " / ".join(exit_.detail.split("\n"))
                     logger.warning("%s: failed: %s%s", worker.model, reason, _describe_next_try(view))

@@ -47,8 +47,9 @@ class HostGuard:
             )
         if self._checks_origin and origin is not None and not self._is_own_page(host, origin):
             raise Forbidden(
-                f"requests from pages of {_shown(origin)} are refused; if that page may use this server, "
-                f"set CORRAL_ALLOWED_HOSTS={origin.lower()[:200]}"
+                f"requests from pages of {_shown(origin)} are refused, so that no website can use this server through "
+                f"your browser; if that host is this server under another name, set "
+                f"CORRAL_ALLOWED_HOSTS={origin.lower()[:200]}"
             )
 
     def _is_known(self, host: str) -> bool:

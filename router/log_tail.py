@@ -6,6 +6,7 @@ bounds, however much a worker prints.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 
@@ -21,8 +22,10 @@ _MEANINGFUL = re.compile(
     r"|unsupported|unknown|out of memory|no space|missing|corrupt|terminat|refus",
     re.IGNORECASE,
 )
-_ORDINARY = re.compile(r"^\d{4}-\d\d-\d\d \S+ (DEBUG|INFO) ")
-"""A worker's own log line that all was well."""
+_ORDINARY = re.compile(r"^\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING) ")
+"""A worker's own log line that it can go on."""
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \S+ (WARNING|ERROR|CRITICAL) (?:.*?: )?(.*)$")
+"""A worker's own log line that an operator should see: severity, model, message."""
 _TRACEBACK_NOISE = re.compile(r"^(Traceback \(most recent call last\)|  File |    |\s*\^+\s*$)")
 
 
@@ -83,6 +86,14 @@ class LogTail:
         while len(self._lines) > MAX_LINES or self._num_bytes > MAX_BYTES:
             self._num_bytes -= len(self._lines.popleft())
         return line
+
+
+def severity(line: str) -> tuple[int, str]:
+    """Return the level at which the router should log a worker's line, and its text without the worker's prefix."""
+    found = _LOGGED.match(line)
+    if found is None:
+        return logging.DEBUG, line
+    return logging.getLevelNamesMapping()[found[1]], found[2]
 
 
 def _is_no_reason(line: str) -> bool:

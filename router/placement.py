@@ -22,7 +22,8 @@ class Occupant:
     num_leases: int
     last_used_s: float
     priority: int
-    is_pinned: bool
+    is_kept: bool
+    """Pinned, and nobody but the operator may send it away."""
 
 
 def choose_victims(occupants: Iterable[Occupant], num_places: int, *, may_drain: bool) -> tuple[WorkerId, ...] | None:
@@ -30,7 +31,7 @@ def choose_victims(occupants: Iterable[Occupant], num_places: int, *, may_drain:
 
     Workers that are on their way out already count as victims, so that nobody else has to go for the same
     place. The order: already stopping, idle, already draining, busy (only if `may_drain`); among equals the
-    lower priority first, then the least recently used. Never one that loads, never a pinned one that serves.
+    lower priority first, then the least recently used. Never one that loads, never one that is kept.
     """
     ranked = []
     for occupant in occupants:
@@ -47,11 +48,13 @@ def _rank(occupant: Occupant, may_drain: bool) -> int | None:
     match occupant.state:
         case WorkerState.STOPPING:
             return 0
+        case _ if occupant.is_kept:
+            return None
         case WorkerState.DRAINING:
             return 2  # behind the idle ones: what still runs on it may take long
-        case WorkerState.READY if not occupant.is_pinned and occupant.num_leases == 0:
+        case WorkerState.READY if occupant.num_leases == 0:
             return 1
-        case WorkerState.READY if not occupant.is_pinned and may_drain:
+        case WorkerState.READY if may_drain:
             return 3
         case _:
-            return None  # pinned, busy, or loading: the load that somebody paid for serves first
+            return None  # busy, or loading: the load that somebody paid for serves first

@@ -23,7 +23,7 @@ from typing import Self
 
 from router.events import ExitReason, WorkerExit
 from router.exits import explain_exit
-from router.log_tail import LogTail
+from router.log_tail import LogTail, severity
 from router.process_group import living_members, signal_group
 from router.status import StatusLink
 from worker.contract import Control, LaunchSpec, WorkerStatus
@@ -169,7 +169,7 @@ class WorkerProcess:
 
 
 class _OutputReader(asyncio.Protocol):
-    """Feeds what a worker prints into its tail and, line by line, to the debug log."""
+    """Feeds what a worker prints into its tail and, line by line, to the log: warnings as such, the rest as debug."""
 
     def __init__(self, name: str, log: LogTail) -> None:
         self._name = name
@@ -205,7 +205,8 @@ class _OutputReader(asyncio.Protocol):
 
     def _write(self, lines: list[str]) -> None:
         for line in lines:
-            output_logger.debug("%s: %s", self._name, line)
+            level, text = severity(line)
+            output_logger.log(level, "%s: %s", self._name, text)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:

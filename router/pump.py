@@ -154,8 +154,9 @@ def _place_demands(ledger: FleetLedger) -> None:
     if not demands and num_free >= 0 and not any(r.is_evicting for r in residents.values()):
         return  # nearly always: a request came or went and nobody lacks a worker
     pool = {worker: _occupant(ledger, resident) for worker, resident in residents.items()}
-    for _ in range(-num_free):  # the limit has been lowered
-        _claim_place(ledger, pool, residents, may_drain=False)
+    num_surplus = max(0, -num_free)  # the limit has been lowered
+    while num_surplus and _claim_places(ledger, pool, residents, 1, may_drain=False):
+        num_surplus -= 1
     for demand in demands:
         own = demand.record.residents.values()
         if num_free > 0 and not own:
@@ -165,7 +166,9 @@ def _place_demands(ledger: FleetLedger) -> None:
             refusal = reasons.pinned_out(demand.record.policy.name, max_loaded, pinned)
             ledger.refuse_all(demand.record, refusal)
         elif all(resident.state is WorkerState.STOPPING for resident in own):
-            _claim_place(ledger, pool, residents, may_drain=demand.is_overdue)
+            num_places = num_surplus + 1
+            if _claim_places(ledger, pool, residents, num_places, may_drain=demand.is_overdue):
+                num_surplus = 0
         # else: its own worker still drains and will leave its place behind
     for worker in pool:
         _reopen_if_evicting(ledger, residents[worker])
@@ -185,33 +188,37 @@ def _pinned_out(ledger: FleetLedger) -> list[str]:
     pinned = [
         resident.worker.model
         for resident in ledger.residents
-        if ledger.records[resident.worker.model].policy.pin and not resident.is_leaving
+        if ledger.records[resident.worker.model].is_kept(resident)
     ]
     max_loaded = ledger.limits.max_loaded
     return pinned if max_loaded is not None and len(pinned) >= max_loaded else []
 
 
 def _occupant(ledger: FleetLedger, resident: Resident) -> Occupant:
-    policy = ledger.records[resident.worker.model].policy
+    record = ledger.records[resident.worker.model]
     return Occupant(
         worker=resident.worker,
         state=resident.state,
         num_leases=len(resident.leases),
         last_used_s=resident.last_used_s,
-        priority=policy.priority,
-        is_pinned=policy.pin,
+        priority=record.policy.priority,
+        is_kept=record.is_kept(resident),
     )
 
 
-def _claim_place(
+def _claim_places(
     ledger: FleetLedger,
     pool: dict[WorkerId, Occupant],
     residents: Mapping[WorkerId, Resident],
+    num_places: int,
     *,
     may_drain: bool,
-) -> None:
-    """One more place of `pool` is spoken for and its holder on the way out; or nobody may go now."""
-    for worker in choose_victims(pool.values(), 1, may_drain=may_drain) or ():
+) -> bool:
+    """Return whether so many more places of `pool` are spoken for now, their holders on the way out."""
+    victims = choose_victims(pool.values(), num_places, may_drain=may_drain)
+    if victims is None:
+        return False
+    for worker in victims:
         del pool[worker]
         resident = residents[worker]
         if resident.state is WorkerState.READY:
@@ -219,6 +226,7 @@ def _claim_place(
             ledger.drain(resident)
             # Its own waiters need a second worker now, and there may be a reason why it cannot start.
             _serve_line(ledger, ledger.records[worker.model])
+    return True
 
 
 def _reopen_if_evicting(ledger: FleetLedger, resident: Resident) -> None:

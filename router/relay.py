@@ -271,6 +271,8 @@ class _Answer:
             await self._send(b"".join(pending))
         if self.is_ended and self.error is not None:
             raise WorkerRefused(self.error)
+        # Clients close as soon as they have read the last event, often before our response has ended.
+        self._account.is_answered = self.is_ended and self._is_stream
 
     async def close(self) -> web.StreamResponse:
         """Return the client's response, with all of the answer in it."""

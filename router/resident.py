@@ -138,6 +138,13 @@ class ModelRecord:
     def _queue_deadline_s(self, since_s: float) -> float | None:
         return since_s + self.policy.queue_timeout_s if self.policy.queue_timeout_s > 0 else None
 
+    def is_kept(self, resident: Resident) -> bool:
+        """`resident` is pinned and holds its place for good, unless the operator says otherwise.
+
+        One that drained for another model when it was pinned is kept as well: it will be opened again.
+        """
+        return self.policy.pin and not resident.must_leave and resident.state is not WorkerState.STOPPING
+
     def is_outdated(self, resident: Resident) -> bool:
         """`resident` was started with a configuration that has changed since."""
         return resident.fingerprint != self.policy.fingerprint

@@ -94,6 +94,9 @@ class World:
     def load(self, model: str) -> None:
         """The operator asks for `model`."""
         self._wished.add(model)
+        for process in self.of(model):
+            if process.is_ready and process.go_by_s is None:
+                process.last_used_s = self.now_s
         self.send(LoadRequested(model))
 
     def unload(self, model: str) -> None:
@@ -145,7 +148,8 @@ class World:
         self.fleet.check_integrity()
         for action in actions:
             self._perform(action)
-        assert self.fleet.handle(Tick(), self.now_s) == [], "one event leaves something undecided"
+        left_over = self.fleet.handle(Tick(), self.now_s)
+        assert left_over == [], f"one event leaves something undecided: {left_over} after {event} and {actions}"
         self._expect_nothing_overdue()
 
     def hear_again(self, pick: int) -> None:

@@ -57,7 +57,7 @@ def served_until(end_s: float) -> list[tuple[float, Event]]:
 def test_unload_names_how_long_the_model_was_idle(story: Story) -> None:
     stopped = WorkerExit(ExitReason.STOPPED, "", 0)
     assert story(*served_until(10.0), (910.0, Tick()), (910.1, WorkerExited(A1, stopped))) == [
-        "a: unloaded after 900 s idle"
+        "a: unloaded (idle for 900 s)"
     ]
 
 

@@ -275,6 +275,17 @@ def test_requests_that_wait_are_refused_when_a_pinned_model_takes_the_last_place
     assert "'b'" in refusal([refused]).detail
 
 
+def test_a_victim_that_is_pinned_while_it_drains_serves_again_and_the_others_are_refused() -> None:
+    fleet = pair(max_wait_s=30.0)
+    given_ready(fleet, "a", num_leases=1)
+    ask(fleet, 1, "b", 0.0)
+    fleet.handle(Tick(), 30.0)
+    models = {"a": ModelPolicy("a", pin=True), "b": ModelPolicy("b")}
+    refused = refusal(fleet.handle(CatalogChanged(models, FleetLimits(max_loaded=1)), 31.0))
+    assert (refused.lease_id, refused.kind) == (1, RefusalKind.UNAVAILABLE)
+    assert fleet.snapshot(31.0).models["a"].state is WorkerState.READY
+
+
 def test_a_place_beside_a_pinned_model_is_shared_by_the_others() -> None:
     fleet = make_fleet(ModelPolicy("a", pin=True), "b", "c", max_loaded=2)
     given_ready(fleet, "a", now_s=0.0)
@@ -313,6 +324,17 @@ def test_a_lower_limit_sends_idle_models_away_and_busy_ones_when_they_are_idle()
     assert stopped_by(fleet.handle(CatalogChanged(models, FleetLimits(max_loaded=1)), 3.0)) == [A1]
     assert exits(fleet, A1, 4.0) == []
     assert stopped_by(release(fleet, running, 5.0)) == [B1]
+
+
+def test_a_request_that_waits_too_long_after_the_limit_was_lowered_drains_all_who_are_too_many() -> None:
+    fleet = make_fleet("a", "b", "c", max_loaded=2)
+    given_ready(fleet, "a", num_leases=1)
+    given_ready(fleet, "b", num_leases=1)
+    fleet.handle(CatalogChanged({name: ModelPolicy(name) for name in "abc"}, FleetLimits(max_loaded=1)), 1.0)
+    ask(fleet, 1, "c", 2.0)
+    fleet.handle(Tick(), 32.0)
+    states = {name: view.state for name, view in fleet.snapshot(32.0).models.items()}
+    assert (states["a"], states["b"]) == (WorkerState.DRAINING, WorkerState.DRAINING)
 
 
 def test_a_higher_limit_starts_who_waits_and_opens_the_victim_again() -> None:

@@ -18,9 +18,9 @@ def occupant(
     leases: int = 0,
     used_s: float = 0.0,
     priority: int = 0,
-    pin: bool = False,
+    kept: bool = False,
 ) -> Occupant:
-    return Occupant(WorkerId(name, 0, 1), state, leases, used_s, priority, pin)
+    return Occupant(WorkerId(name, 0, 1), state, leases, used_s, priority, kept)
 
 
 def victims(*occupants: Occupant, places: int = 1, may_drain: bool = False) -> str | None:
@@ -50,7 +50,7 @@ def test_an_idle_worker_goes_before_a_busy_one_of_lower_priority() -> None:
 
 @pytest.mark.parametrize("leases", [0, 2])
 def test_a_pinned_worker_never_goes(leases: int) -> None:
-    assert victims(occupant("a", leases=leases, pin=True), may_drain=True) is None
+    assert victims(occupant("a", leases=leases, kept=True), may_drain=True) is None
 
 
 @pytest.mark.parametrize("state", [WorkerState.STARTING, WorkerState.LOADING])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 from router.events import ExitReason
 from router.exits import explain_exit
 from router.launch import worker_environment
-from router.log_tail import MAX_BYTES, MAX_LINES, LogTail
+from router.log_tail import MAX_BYTES, MAX_LINES, LogTail, severity
 from router.process import WorkerProcess
 from router.process_group import living_members
 from tests.fakes.worker import fake_worker_command, read_journal
@@ -374,3 +375,16 @@ def test_a_log_line_that_all_was_well_is_nobodys_last_word() -> None:
     assert tail.last_words() == ""
     tail.feed(b"2026-01-02 03:04:05,678 ERROR small: failed: no such tensor\n")
     assert "no such tensor" in tail.last_words()
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "text"),
+    [
+        ("2026-11-29 16:11:21,550 WARNING smol: the template is broken", logging.WARNING, "the template is broken"),
+        ("2026-11-29 16:11:21,550 ERROR smol: engine failed: why", logging.ERROR, "engine failed: why"),
+        ("2026-11-29 16:11:21,550 INFO smol: ready", logging.DEBUG, "2026-11-29 16:11:21,550 INFO smol: ready"),
+        ("something a library printed", logging.DEBUG, "something a library printed"),
+    ],
+)
+def test_warnings_of_a_worker_are_warnings_of_the_router(line: str, level: int, text: str) -> None:
+    assert severity(line) == (level, text)

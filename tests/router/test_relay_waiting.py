@@ -11,7 +11,7 @@ import pytest
 from router.errors import ModelUnavailable, QueueTimeout, TooManyRequests
 from tests.fakes.supervisor import EVENTS, Received, Sender
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog, make_spec
-from worker.contract import Header
+from worker.contract import FrameType, Header, encode_frame
 
 HELLO = {"model": "smol", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = HELLO | {"stream": True}
@@ -153,6 +153,23 @@ async def test_client_that_leaves_the_queue_frees_its_place() -> None:
         await asyncio.wait_for(_until_counted(side, "client_gone"), 5)
         assert side.supervisor.num_leases == 0
         assert side.worker.received == []
+
+
+async def test_client_that_closes_after_the_last_event_was_answered() -> None:
+    async def tell_all_but_do_not_close(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS
+        end = encode_frame(FrameType.END, b'{"outcome": "ok"}')
+        await sender.raw(encode_frame(FrameType.DATA, b"data: [DONE]\n\n") + end)
+        await asyncio.Event().wait()
+
+    async with http_side() as side:
+        side.worker.script = tell_all_but_do_not_close
+        reply = await side.client.post(CHAT, json=STREAM)
+        assert await reply.content.readuntil(b"\n\n") == b"data: [DONE]\n\n"
+        reply.close()
+        await asyncio.wait_for(_until_counted(side, "ok"), 5)
+        assert side.num_requests(outcome="client_gone") == 0
+        assert side.supervisor.num_leases == 0
 
 
 async def _until_counted(side: HttpSide, outcome: str) -> None:

@@ -85,9 +85,9 @@ class PrefixCache:
         return (best[2], best[0]) if best else None
 
     def covering(self, tokens: TokenArray, salt: str) -> Holder | None:
-        """Return a holder that begins with all of `tokens`."""
+        """Return a resident holder that begins with all of `tokens`."""
         for holder in self._holders:
-            if holder.salt == salt and common_prefix(holder.tokens, tokens) == len(tokens):
+            if holder.is_resident and holder.salt == salt and common_prefix(holder.tokens, tokens) == len(tokens):
                 return holder
         return None
 

@@ -101,7 +101,7 @@ def test_equal_logits_are_cut_to_the_asked_number() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": 1.1}, {"top_k": 150}, {"top_p": 0.98}, {"min_p": 0.03}, {"logit_bias": ((178, 0.3), (20, 0.3))}],
+    [{"temperature": 1.1}, {"top_k": 150}, {"top_p": 0.98}, {"min_p": 0.03}, {"logit_bias": ((144, 0.3), (24, 0.3))}],
     ids=str,
 )
 def test_the_comparison_notices_a_small_fault(wrong: dict[str, Any]) -> None:
