@@ -290,8 +290,8 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine(
         "prompt_cache_bytes",
         Whole(0, 2**50),
-        "Host memory for finished prompts that had to leave the KV cache and may come back. Without it: an eighth of"
-        " the machine's memory, at most 8 GiB; 0 keeps none.",
+        "Host memory for finished prompts that had to leave the KV cache and may come back. Without it: a sixteenth of"
+        " the machine's memory, at most 4 GiB; 0 keeps none.",
     ),
     _engine("cache_type_k", Choice(CACHE_TYPES), "Type of the cached keys."),
     _engine(

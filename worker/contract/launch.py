@@ -37,8 +37,8 @@ class EngineOptions:
     itl_target_ms: float | None = None
     """Longest gap between two tokens of an answer that prompts of others may cause; None = a few usual gaps."""
     prompt_cache_bytes: int | None = None
-    """Host memory for finished prefixes that had to leave the KV cache; None = an eighth of the machine's, at
-    most 8 GiB; 0 = none."""
+    """Host memory for finished prefixes that had to leave the KV cache; None = a sixteenth of the machine's, at
+    most 4 GiB; 0 = none."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"

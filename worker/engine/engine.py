@@ -255,10 +255,10 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
 
 
 def _prompt_cache_bytes(options: EngineOptions) -> int:
-    """Return the host memory for finished prefixes: as configured, else an eighth of the machine's, at most 8 GiB."""
+    """Return the host memory for finished prefixes: as configured, else a sixteenth of the machine's, at most 4 GiB."""
     if options.prompt_cache_bytes is not None:
         return options.prompt_cache_bytes
-    return min(8 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
+    return min(4 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
 
 
 def _max_idle_cells(backend: Backend) -> int | None:
