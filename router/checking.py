@@ -52,7 +52,7 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
         path = _file_of(spec, store)
         if path is None:
             file = "will be fetched at the first request"
-            context = spec.context
+            context = effective_context(spec, None)
         else:
             header = read_gguf_header(path)
             file = f"{header.architecture}, {header.size_bytes / 1e6:.0f} MB"

@@ -50,10 +50,17 @@ def worker_environment(inherited: Mapping[str, str], model_env: Mapping[str, str
 
 
 def effective_context(spec: ModelSpec, trained_context: int | None) -> int | None:
-    """Return the tokens that one request may use; None when the file must be seen first and was not."""
+    """Return the tokens that one request may use; None when the file must be seen first and was not.
+
+    Never more than the pool of cells holds: no request could use them.
+    """
     if spec.context is not None:
-        return spec.context
-    return None if trained_context is None else min(trained_context, AUTO_CONTEXT)
+        return _within_pool(spec, spec.context)
+    return None if trained_context is None else _within_pool(spec, min(trained_context, AUTO_CONTEXT))
+
+
+def _within_pool(spec: ModelSpec, context: int) -> int:
+    return context if spec.kv_tokens is None else min(context, spec.kv_tokens)
 
 
 def default_max_leases(slots: int) -> int:
@@ -80,7 +87,7 @@ def build_launch_spec(
         status_fd=-1,
         engine=EngineOptions(
             **spec.engine,
-            context=AUTO_CONTEXT if context is None else context,
+            context=_within_pool(spec, AUTO_CONTEXT) if context is None else context,
             slots=spec.slots,
             kv_tokens=spec.kv_tokens,
         ),

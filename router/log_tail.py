@@ -6,7 +6,6 @@ bounds, however much a worker prints.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import deque
 
@@ -88,12 +87,10 @@ class LogTail:
         return line
 
 
-def severity(line: str) -> tuple[int, str]:
+def severity(line: str) -> tuple[str, str]:
     """Return the level at which the router should log a worker's line, and its text without the worker's prefix."""
     found = _LOGGED.match(line)
-    if found is None:
-        return logging.DEBUG, line
-    return logging.getLevelNamesMapping()[found[1]], found[2]
+    return (found[1], found[2]) if found is not None else ("DEBUG", line)
 
 
 def _is_no_reason(line: str) -> bool:

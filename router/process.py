@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -66,9 +66,8 @@ class WorkerProcess:
     ) -> Self:
         """Start the process and send it `launch`, with the real `status_fd` filled in.
 
-        Raises: OSError when the system refuses; nothing is left behind then.
+        Raises: OSError when the system refuses. Whatever is raised, nothing is left behind then.
         """
-        loop = asyncio.get_running_loop()
         with ExitStack() as ours, ExitStack() as theirs:
             # Pipes of our own instead of asyncio's: its `wait()` would also wait for a grandchild that holds them.
             stdin_read, stdin_write = _pipe(theirs, ours)
@@ -86,12 +85,23 @@ class WorkerProcess:
             )
             ours.pop_all()
         worker = cls(process, launch.model, LogTail())
-        worker._status = await StatusLink.open(status_read, on_status)
-        worker._output = await _OutputReader.open(output_read, launch.model, worker.log)
-        pipe = os.fdopen(stdin_write, "wb", buffering=0)
-        worker._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
-        worker._stdin.write(dataclasses.replace(launch, status_fd=status_write).to_line())
-        worker._gone = loop.create_task(worker._reap(), name=f"reap {launch.model} {process.pid}")
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_end_group, process)
+            unowned = {status_read, output_read, stdin_write}
+            undo.callback(_close_all, unowned)
+            unowned.remove(status_read)
+            worker._status = await StatusLink.open(status_read, on_status)
+            undo.callback(worker._status.close)
+            unowned.remove(output_read)
+            worker._output = await _OutputReader.open(output_read, launch.model, worker.log)
+            undo.callback(worker._output.close)
+            unowned.remove(stdin_write)
+            worker._stdin = await _open_stdin(stdin_write)
+            undo.callback(worker._stdin.abort)
+            worker._stdin.write(dataclasses.replace(launch, status_fd=status_write).to_line())
+            undo.pop_all()
+        name = f"reap {launch.model} {process.pid}"
+        worker._gone = asyncio.get_running_loop().create_task(worker._reap(), name=name)
         return worker
 
     @property
@@ -179,10 +189,12 @@ class _OutputReader(asyncio.Protocol):
 
     @classmethod
     async def open(cls, fd: int, name: str, log: LogTail) -> Self:
-        """Return a reader of `fd`, which it owns."""
+        """Return a reader of `fd`, which it owns: it is closed even when this fails."""
         reader = cls(name, log)
-        pipe = os.fdopen(fd, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: reader, pipe)
+        with ExitStack() as undo:
+            pipe = undo.enter_context(os.fdopen(fd, "rb", buffering=0))
+            await asyncio.get_running_loop().connect_read_pipe(lambda: reader, pipe)
+            undo.pop_all()
         return reader
 
     async def wait_closed(self) -> None:
@@ -206,7 +218,27 @@ class _OutputReader(asyncio.Protocol):
     def _write(self, lines: list[str]) -> None:
         for line in lines:
             level, text = severity(line)
-            output_logger.log(level, "%s: %s", self._name, text)
+            output_logger.log(logging.getLevelNamesMapping()[level], "%s: %s", self._name, text)
+
+
+async def _open_stdin(fd: int) -> asyncio.WriteTransport:
+    """Return a transport that writes to `fd`, which it owns: it is closed even when this fails."""
+    with ExitStack() as undo:
+        pipe = undo.enter_context(os.fdopen(fd, "wb", buffering=0))
+        transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, pipe)
+        undo.pop_all()
+    return transport
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """The process is reaped and its group has got SIGKILL."""
+    signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _close_all(fds: set[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:

@@ -138,7 +138,7 @@ def _retire_if_idle(ledger: FleetLedger, record: ModelRecord, resident: Resident
         ledger.drain(resident)
     elif record.is_outdated(resident) and record.is_idle(resident):
         ledger.drain(resident)
-        if record.policy.pin or record.policy.preload:
+        if record.comes_back:
             record.wish_at_s = ledger.now_s
 
 

@@ -1,7 +1,10 @@
 """One request to a worker's socket, and its frames back to the client.
 
-Owns the exchange: lease, POST, frames, the retry of a request that no worker has read, and what counts as a crash. Must
-not look into `D` payloads or the client's body, and must not turn errors into HTTP (`app.py` does, through `Reply`).
+Owns the exchange: lease, POST, frames, the retry of a request that no worker has accepted, and what counts as a crash.
+Must not look into `D` payloads or the client's body, and must not turn errors into HTTP (`app.py` does, through `Reply`).
+
+A worker sends the headers of its reply when it has read and accepted the request, before it generates anything. From
+then on the request is not sent again, whatever happens, and its body is not held.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _log = logging.getLogger(__name__)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=None)
 
 _FRESH_WORKER_WITHIN_S = 5.0
-"""How long a request that no worker has read waits for the fleet to notice that its worker is gone."""
+"""How long a request that no worker has accepted waits for the fleet to notice that its worker is gone."""
 _RETRY_PAUSE_S = 0.05
 _MAX_SENT = 2
 """Times that a request's bytes may have left without any answer: a request that kills its worker must not go on."""
@@ -59,7 +62,7 @@ class Call:
 
 
 class NothingReceived(Exception):
-    """The worker went away before the first byte of its reply: the request may be sent again."""
+    """The worker went away before the headers of its reply: it had not accepted the request, which may be sent again."""
 
     def __init__(self, worker: WorkerId, cause: Exception, at_s: float) -> None:
         super().__init__(str(cause) or type(cause).__name__)
@@ -122,12 +125,12 @@ class Relay:
         is_too_late = last.at_s - first.at_s > _FRESH_WORKER_WITHIN_S
         if last.worker != first.worker or num_sent > _MAX_SENT or is_too_late:
             raise WorkerDied(
-                f"the worker of `{self._call.spec.name}` went away before it answered, and again when the request "
+                f"the worker of `{self._call.spec.name}` went away before it accepted the request, and again when it "
                 f"was repeated: {last}",
                 retry_after_s=2.0,
             )
         _log.info(
-            "the worker had gone before it read the request; sending it again",
+            "the worker had gone before it accepted the request; sending it again",
             extra={
                 "request_id": self._account.request_id,
                 "worker": str(last.worker),

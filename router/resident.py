@@ -145,6 +145,11 @@ class ModelRecord:
         """
         return self.policy.pin and not resident.must_leave and resident.state is not WorkerState.STOPPING
 
+    @property
+    def comes_back(self) -> bool:
+        """It is loaded again at once after a restart that a new configuration demands."""
+        return (self.policy.pin or self.policy.preload) and self.policy.unavailable is None
+
     def is_outdated(self, resident: Resident) -> bool:
         """`resident` was started with a configuration that has changed since."""
         return resident.fingerprint != self.policy.fingerprint

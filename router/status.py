@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Self
 
 from worker.contract import Phase, WorkerStatus
@@ -71,16 +72,16 @@ class StatusLink(asyncio.Protocol):
 
     @classmethod
     async def open(cls, fd: int, on_status: Callable[[WorkerStatus], None]) -> Self:
-        """Return a link that reads from `fd` and owns it; `on_status` gets every snapshot."""
-        link = cls(on_status)
-        pipe = os.fdopen(fd, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: link, pipe)
-        return link
+        """Return a link that reads from `fd`; `on_status` gets every snapshot.
 
-    @property
-    def num_garbage(self) -> int:
-        """Lines that could not be read."""
-        return self._lines.num_garbage
+        It owns `fd`, which is closed even when this fails.
+        """
+        link = cls(on_status)
+        with ExitStack() as undo:
+            pipe = undo.enter_context(os.fdopen(fd, "rb", buffering=0))
+            await asyncio.get_running_loop().connect_read_pipe(lambda: link, pipe)
+            undo.pop_all()
+        return link
 
     async def wait_closed(self) -> None:
         """Return when the last line has been read: every holder of the other end is gone, or `close` was called."""

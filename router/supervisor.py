@@ -72,6 +72,12 @@ _SURVEY_WAIT_S = 2.0
 _REAP_MARGIN_S = 5.0
 """Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
 
+_TIMER_MARGIN_S = 0.001
+"""Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop."""
+
+_AFTER_FAULT_S = 1.0
+"""Pause before the next tick when handling an event has failed: what fails each time must not do so without pause."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -257,13 +263,15 @@ class Supervisor:
         if self._is_draining_events:
             return
         self._is_draining_events = True
+        least_s = _AFTER_FAULT_S
         try:
             while self._events:
                 self._handle(self._events.popleft())
+            least_s = _TIMER_MARGIN_S
         finally:
             self._is_draining_events = False
+            self._set_timer(least_s)  # also after a fault of ours: time must not stand still for all models
         self._share_cores()
-        self._set_timer()
 
     def _handle(self, event: Event) -> None:
         now_s = time.monotonic()
@@ -340,14 +348,14 @@ class Supervisor:
 
     # --- timers, threads, tasks ---
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, least_s: float) -> None:
+        """The fleet hears of its next deadline, `least_s` from now at the earliest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         deadline_s = self._fleet.next_deadline_s
         if deadline_s is not None and self._ground is not None:
-            # Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop.
-            delay_s = max(0.0, deadline_s - time.monotonic()) + 0.001
+            delay_s = max(least_s, deadline_s - time.monotonic() + _TIMER_MARGIN_S)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch, Tick())
 
     def _busy(self) -> dict[WorkerId, bool]:

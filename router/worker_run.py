@@ -193,8 +193,6 @@ class WorkerRun:
             return WorkerExit(reason, str(error))
         except GgufError as error:
             return WorkerExit(ExitReason.BAD_MODEL, f"the model's file is no good: {error}")
-        except ValueError as error:  # a reference or an option that cannot be
-            return WorkerExit(ExitReason.BAD_MODEL, str(error))
         except OSError as error:
             return WorkerExit(ExitReason.SPAWN_FAILED, f"cannot start {self._ground.command[0]}: {error}")
         return await process.wait()
@@ -234,9 +232,12 @@ class WorkerRun:
         return process
 
     async def _prepare(self) -> tuple[Path, GgufHeader]:
-        """Return the model's file and its header. Raises: SourceError, GgufError, ValueError."""
+        """Return the model's file and its header. Raises: SourceError, GgufError."""
         store, spec = self._ground.store, self.spec
-        reference = parse_reference(spec.source)
+        try:
+            reference = parse_reference(spec.source)
+        except ValueError as error:
+            raise SourceError(str(error), is_permanent=True) from None
         path = await asyncio.to_thread(store.locate, reference, spec.base_dir)
         if path is None:
             logger.info("%s: fetching %s", self.worker.model, spec.source)

@@ -1,6 +1,7 @@
 """The worker's HTTP application: two dialects and `/health`, spoken only by the router over a private socket.
 
-Owns routes and the frame around each reply. Must not know fields, prompts or how the process lives.
+Owns routes and the frame around each reply, and that every reply ends with an end frame, whatever goes wrong. Must not
+know fields, prompts or how the process lives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from worker.api.served import Envelope, Job, ServedModel
 from worker.api.stream import Reply, failure
 from worker.api.usage import Totals
 from worker.contract import FRAMES_CONTENT_TYPE, Header
-from worker.errors import RequestError
+from worker.errors import RequestError, UnforeseenFault
 
 Read = Callable[[ServedModel, bytes, Envelope], Job]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -70,6 +71,11 @@ def _answering(model: ServedModel, gate: Gate, read: Read) -> Handler:
                 await response.prepare(request)
             await response.write(frames)
 
+        async def write_failure(error: RequestError) -> None:
+            log.info("%s: request %s, %s", error.outcome, _request_id(request), error.code)
+            await write(failure(error, Totals() if reply is None else reply.totals))
+            await response.write_eof()
+
         try:
             with gate.enter():
                 body = await request.read()
@@ -79,12 +85,23 @@ def _answering(model: ServedModel, gate: Gate, read: Read) -> Handler:
                 if job.is_stream:
                     response.headers[Header.CONTENT_TYPE] = "text/event-stream"
                 reply = Reply(model, job, write)
+                # The router learns that its request is being worked on: it forgets the body and sends it nowhere else.
+                await response.prepare(request)
                 await reply.run()
                 await response.write_eof()
         except RequestError as error:
-            log.info("%s: request %s, %s", error.outcome, request.headers.get(Header.REQUEST_ID, "?"), error.code)
-            await write(failure(error, Totals() if reply is None else reply.totals))
-            await response.write_eof()
+            await write_failure(error)
+        except ConnectionError:
+            raise  # the router has left; aiohttp ends the connection quietly
+        except Exception as fault:
+            log.exception(
+                "request %s failed for a reason that nobody foresaw: %s", _request_id(request), type(fault).__name__
+            )
+            await write_failure(UnforeseenFault())
         return response
 
     return handle
+
+
+def _request_id(request: web.Request) -> str:
+    return request.headers.get(Header.REQUEST_ID, "?")

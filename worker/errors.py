@@ -5,7 +5,8 @@
     ├── ContextLengthExceeded    400  context_length_exceeded
     ├── NoChatTemplate           400  no_chat_template
     ├── GenerationFailed         500  engine_error
-    │   └── EngineGone           503  engine_stopped
+    │   ├── EngineGone           503  engine_stopped
+    │   └── UnforeseenFault      500  engine_error
     ├── WorkerDraining           503  worker_draining
     └── NotAvailableYet          501  not_available_yet
 
@@ -77,6 +78,16 @@ class EngineGone(GenerationFailed):
     status = 503
     code = "engine_stopped"
     retry_after_s = 1.0
+
+
+class UnforeseenFault(GenerationFailed):
+    """A fault of this program. The client learns no more than that: the cause may quote somebody's text."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's worker failed on this request for a reason that nobody foresaw; the server's log has it "
+            "under this request's id."
+        )
 
 
 class WorkerDraining(RequestError):

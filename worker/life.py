@@ -10,6 +10,7 @@ import importlib
 import logging
 import signal
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ class Life:
         self._pss: int | None = None
         self._reporter = Reporter(link, self.status)
         self._is_leaving = False
-        self._failure: BaseException | None = None
+        self._failure: str | None = None
 
     async def live(self) -> ExitCode:
         """Return the exit code when the worker has nothing left to do."""
@@ -62,18 +63,18 @@ class Life:
             self._loop.add_signal_handler(signal_number, self._leave)
         self._lifeline.set_on_control(self._on_control)
         self._enter(Phase.LOADING)
-        regular = asyncio.create_task(self._reporter.run())
+        regular = self._tend(self._reporter.run(), "the status reports")
         try:
             loaded = await self._load()
             if loaded is None:
-                return ExitCode.OK
+                return ExitCode.OK if self._failure is None else self._fail(self._failure, ExitCode.ENGINE_FAILED)
         except LoadFailed as error:
             code = ExitCode.NO_MEMORY if isinstance(error, OutOfMemory) else ExitCode.BAD_MODEL
             return self._fail(str(error), code)
         except MemoryError:
             return self._fail("not enough memory to load the model", ExitCode.NO_MEMORY)
         runner = await self._serve(loaded)
-        measuring = asyncio.create_task(self._measure_pss())
+        measuring = self._tend(self._measure_pss(), "the measuring of memory")
         code = await self._until_done()
         for task in (regular, measuring):
             task.cancel()
@@ -117,7 +118,10 @@ class Life:
     # --- the stages -------------------------------------------------------------------------------------
 
     async def _load(self) -> Loaded | None:
-        """Return the loaded model; None when the worker was told to leave meanwhile. Raises: as `load`."""
+        """Return the loaded model; None when the worker was told to leave or has failed meanwhile.
+
+        Raises: as `load`.
+        """
         importlib.import_module("worker.engine.llama")
         self._load_seconds = {"import": round(time.monotonic() - self._started_at_s, 4)}
         executor = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -129,7 +133,7 @@ class Life:
         either: set[asyncio.Future[Any]] = {loading, leaving}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
-        return None if self._is_leaving else await loading
+        return None if self._is_leaving or self._failure is not None else await loading
 
     async def _serve(self, loaded: Loaded) -> web.AppRunner:
         """Requests are answered, and the router knows."""
@@ -187,9 +191,15 @@ class Life:
             await asyncio.wait({drained, broken}, return_when=asyncio.FIRST_COMPLETED)
         if self._failure is None:
             return ExitCode.OK
-        code = self._fail(f"the engine failed: {self._failure}", ExitCode.ENGINE_FAILED)
+        code = self._fail(self._failure, ExitCode.ENGINE_FAILED)
         await asyncio.wait({asyncio.create_task(self._gate.wait_empty())}, timeout=1.0)
         return code
+
+    def _tend(self, work: Coroutine[None, None, None], what: str) -> asyncio.Task[None]:
+        """Return the task of endless `work`; its end by a fault ends this life, with the reason."""
+        task = asyncio.create_task(work, name=what)
+        task.add_done_callback(self._on_task_end)
+        return task
 
     async def _measure_pss(self) -> None:
         from worker.memory import read_pss
@@ -206,7 +216,7 @@ class Life:
         if fraction >= 1.0 or now_s - self._progress_at_s >= PROGRESS_GAP_S:
             self._progress_at_s = now_s
             self._loop.call_soon_threadsafe(self._show_progress, fraction)
-        return not self._is_leaving
+        return not self._is_leaving and self._failure is None
 
     def _show_progress(self, fraction: float) -> None:
         if self._phase is Phase.LOADING:
@@ -216,7 +226,17 @@ class Life:
                 self._enter(Phase.WARMING)
 
     def _on_engine_failure(self, error: BaseException) -> None:
-        self._failure = error
+        self._give_up(f"the engine failed: {error}")
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("unexpected error", exc_info=error)
+            self._give_up(f"{task.get_name()} failed: {error!r}")
+
+    def _give_up(self, reason: str) -> None:
+        """The worker ends with `reason` as soon as it may; the first one counts."""
+        if self._failure is None:
+            self._failure = reason
         self._news.set()
 
     def _on_control(self, order: Control) -> None:
@@ -250,7 +270,11 @@ class Life:
     def _fail(self, reason: str, code: ExitCode) -> ExitCode:
         log.error("failed: %s", reason)
         self._phase = Phase.FAILED
-        self._link.send_last(replace(self.status(), error=reason))
+        try:
+            last = self.status()
+        except Exception:  # noqa: BLE001 - the snapshot may be what has failed; the reason must get out all the same
+            last = WorkerStatus(phase=Phase.FAILED, at_s=time.monotonic())
+        self._link.send_last(replace(last, error=reason))
         return code
 
     def _memory(self, weights: int) -> dict[str, int]:

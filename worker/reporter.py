@@ -7,6 +7,7 @@ are skipped, as a later one holds all that they would have told. Must not know h
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 import time
@@ -40,8 +41,10 @@ class StatusLink:
         """The status has been written, or the router has not read for `patience_s`. Blocks that long."""
         self._unwritten += status.to_line()
         deadline_s = time.monotonic() + patience_s
+        room = select.poll()  # select() would refuse descriptors from 1024 on
+        room.register(self._fd, select.POLLOUT)
         while self._unwritten and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select([], [self._fd], [], left_s)
+            room.poll(math.ceil(1e3 * left_s))
             self._flush()
 
     def _flush(self) -> None:

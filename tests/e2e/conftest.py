@@ -23,7 +23,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     second without work · `fragile` is there to be killed · `truncated`, `text` and `incomplete` cannot be loaded.
     """
     folder: Path = tmp_path_factory.mktemp("real")
-    file = {"model": str(smollm2_path()), "idle_unload_s": 0}
+    # Two threads of a CPU: on a fast machine a prompt would be read before a client can leave.
+    file = {"model": str(smollm2_path()), "idle_unload_s": 0, "device": "cpu", "threads": 2}
     write_truncated(folder / "truncated.gguf")
     write_not_gguf(folder / "text.gguf")
     (folder / "incomplete.gguf").write_bytes(gguf_bytes())

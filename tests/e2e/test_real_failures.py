@@ -43,7 +43,9 @@ async def test_worker_that_crashes_while_idle_is_replaced_by_the_next_request(ap
     answer = await api.complete("fragile", "One two three", 4)
     assert (answer.status, answer.counts[1]) == (200, 4)
     assert await api.metric("corral_worker_starts_total", model="fragile") == starts + 1
-    assert "SIGSEGV" in str((await last_exit(api, "fragile"))["detail"])
+    exit_ = await last_exit(api, "fragile")
+    assert (exit_["reason"], "SIGSEGV" in str(exit_["detail"])) == ("crashed", True)
+    assert await api.metric("corral_worker_exits_total", model="fragile", reason="crashed") >= 1
 
 
 async def test_worker_killed_in_the_middle_of_a_stream_is_an_error_and_no_clean_end(api: Api) -> None:
@@ -64,9 +66,9 @@ async def test_worker_killed_in_the_middle_of_a_stream_is_an_error_and_no_clean_
     assert (await api.complete("fragile", "One", 2)).status == 200
 
 
-async def test_request_of_which_nothing_was_answered_yet_is_given_to_a_new_worker(api: Api) -> None:
+async def test_request_whose_worker_is_killed_while_it_generates_fails_and_is_not_run_again(api: Api) -> None:
     pid = await loaded(api, "fragile")
-    asked = asyncio.create_task(api.complete("fragile", "One", 60, ignore_eos=True))
+    asked = asyncio.create_task(api.complete("fragile", "One", 40, ignore_eos=True))
 
     async def generates() -> bool:
         return "GENERATING" in await api.states("fragile")
@@ -75,8 +77,9 @@ async def test_request_of_which_nothing_was_answered_yet_is_given_to_a_new_worke
     starts = await api.metric("corral_worker_starts_total", model="fragile")
     os.kill(pid, signal.SIGKILL)
     answer = await asked
-    assert (answer.status, answer.counts[1]) == (200, 60)
-    assert await api.metric("corral_worker_starts_total", model="fragile") == starts + 1
+    assert answer.error is not None
+    assert (answer.status, answer.error["code"]) == (503, "worker_died")
+    assert await api.metric("corral_worker_starts_total", model="fragile") == starts
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -115,13 +118,14 @@ async def test_idle_model_is_unloaded_and_its_process_ends(api: Api) -> None:
     await until(has_state(api, "cold", "unloaded"), what="the unload")
     assert not is_running(pid)
     assert (await last_exit(api, "cold"))["reason"] == "stopped"
+    assert await api.metric("corral_worker_exits_total", model="cold", reason="crashed") == 0
     assert (await api.complete("cold", "One", 1)).status == 200, "and is loaded again when it is needed"
 
 
 async def test_model_is_not_idle_while_it_answers(api: Api) -> None:
     """`cold` goes after a second without work; this answer takes longer."""
-    answer = await api.complete("cold", "One", 200, ignore_eos=True, stream=True)
-    assert (answer.is_done, answer.counts[1]) == (True, 200)
+    answer = await api.complete("cold", "One", 120, ignore_eos=True, stream=True)
+    assert (answer.is_done, answer.counts[1]) == (True, 120)
 
 
 async def test_unload_lets_the_answer_end_and_then_the_process(api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.e2e.conftest import ALIASES
 from tests.support.models import smollm2_path
 from tests.support.real_server import Api, RealServer, api_of, real_server, wait_gone
 from tests.support.served import until
+from worker.engine.admission import LEADER_MARGIN
 
 STATUS_PERIOD_S = 1.2
 """Figures of a worker are at most a second old."""
@@ -81,14 +83,18 @@ async def test_eight_streams_on_four_slots_all_finish_and_several_generate_at_on
         nonlocal most
         while True:
             most = max(most, (await api.states("main")).count("GENERATING"))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
 
     watching = asyncio.create_task(watch())
-    asked = [api.chat("main", f"Write about number {i}", 24, stream=True, ignore_eos=True) for i in range(8)]
-    answers = await asyncio.gather(*asked)
+    for _ in range(5):  # a fast machine may be through before anybody has looked
+        asked = [api.chat("main", f"Write about number {i}", 24, stream=True, ignore_eos=True) for i in range(8)]
+        answers = await asyncio.gather(*asked)
+        ends = [(answer.status, answer.is_done, answer.finish_reason) for answer in answers]
+        assert ends == [(200, True, "length")] * 8
+        assert [answer.counts[1] for answer in answers] == [24] * 8
+        if most >= 3:
+            break
     watching.cancel()
-    assert [(answer.status, answer.is_done, answer.finish_reason) for answer in answers] == [(200, True, "length")] * 8
-    assert [answer.counts[1] for answer in answers] == [24] * 8
     assert most >= 3
 
 
@@ -117,6 +123,38 @@ async def test_no_answer_has_another_conversations_secret_word(api: Api, turn: i
     for word, answer in zip(prompts, answers, strict=True):
         assert word in answer.text
         assert [other for other in words if other in answer.text] == [word]
+
+
+async def test_long_prompt_stops_neither_running_answers_nor_the_routes_that_watch(api: Api) -> None:
+    await api.complete("main", "Warm", 1)
+    url, body = f"{api.server.url}/v1/completions", {"model": "main", "max_tokens": 1000, "ignore_eos": True}
+    longest_gap_s = slowest_look_s = 0.0
+    async with api.session.post(url, json=body | {"prompt": random_tokens(8, seed=400), "stream": True}) as stream:
+        await stream.content.readuntil(b"\n\n")
+        start_s = before_s = time.monotonic()
+        asked = asyncio.create_task(api.complete("main", random_tokens(600, seed=401), 1))
+        while not asked.done():
+            await stream.content.readuntil(b"\n\n")
+            longest_gap_s = max(longest_gap_s, time.monotonic() - before_s)
+            before_s = time.monotonic()
+            await api.slots("main")
+            slowest_look_s = max(slowest_look_s, time.monotonic() - before_s)
+        assert (await asked).counts == (600, 1)
+    assert longest_gap_s < (time.monotonic() - start_s) / 2, "the running answer went on meanwhile"
+    assert slowest_look_s < 1.0, "what is shown does not wait for a pass"
+
+
+async def test_common_beginning_of_simultaneous_requests_is_computed_once(api: Api) -> None:
+    await api.complete("main", "Warm", 1)
+    await asyncio.sleep(STATUS_PERIOD_S)
+    computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed")
+    common = random_tokens(200, seed=500)
+    asked = [api.complete("main", [*common, *random_tokens(5, seed=501 + i)], 2) for i in range(4)]
+    assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 4
+    await asyncio.sleep(STATUS_PERIOD_S)
+    computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed") - computed
+    # Nobody waits for the last few tokens that somebody else computes.
+    assert computed <= 200 + 4 * (5 + LEADER_MARGIN)
 
 
 # --- clients that leave -----------------------------------------------------------------------------------
@@ -173,12 +211,12 @@ async def test_client_that_leaves_while_its_prompt_is_read_frees_its_slot(api: A
     await api.complete("main", "Warm", 1)
     await asyncio.sleep(STATUS_PERIOD_S)
     computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed")
-    writer = await leaver.ask(random_tokens(1500, seed=200 + stream), 4, stream=stream)
+    writer = await leaver.ask(random_tokens(1900, seed=200 + stream), 4, stream=stream)
     await until(leaver.has_state("PROCESSING_PROMPT"), what="a prompt that is read")
     await leaver.leaves(writer)
     await until(leaver.is_idle, within_s=FREED_WITHIN_S, what="a free slot")
     await asyncio.sleep(STATUS_PERIOD_S)
-    assert await api.metric("corral_prompt_tokens_total", model="main", source="computed") - computed < 1400
+    assert await api.metric("corral_prompt_tokens_total", model="main", source="computed") - computed < 1800
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -188,7 +226,7 @@ async def test_client_that_leaves_the_queue_frees_its_place(
 ) -> None:
     """`narrow` has one slot, and its worker holds two more requests; others wait in the router."""
     running = [
-        asyncio.create_task(api.complete("narrow", random_tokens(8, seed), 40, ignore_eos=True))
+        asyncio.create_task(api.complete("narrow", random_tokens(8, seed), 60, ignore_eos=True))
         for seed in range(num_before)
     ]
     await until(Leaver(api, "narrow").has_state("GENERATING"), within_s=30, what="a full slot")
@@ -201,8 +239,10 @@ async def test_client_that_leaves_the_queue_frees_its_place(
 
         await until(is_queued, what="a request in the queue")
     await leaver.leaves(writer)
-    answers = await asyncio.gather(*running)
-    assert [answer.counts for answer in answers] == [(8, 40)] * num_before
+    finished, *others = running
+    for task in others:
+        task.cancel()
+    assert (await finished).counts == (8, 60), "those before it are not disturbed"
     await until(leaver.is_idle, within_s=FREED_WITHIN_S, what="free places")
 
 

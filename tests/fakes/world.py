@@ -148,8 +148,10 @@ class World:
         self.fleet.check_integrity()
         for action in actions:
             self._perform(action)
+        before = self.fleet.snapshot(self.now_s)
         left_over = self.fleet.handle(Tick(), self.now_s)
         assert left_over == [], f"one event leaves something undecided: {left_over} after {event} and {actions}"
+        assert self.fleet.snapshot(self.now_s) == before, f"something changes although nothing happens after {event}"
         self._expect_nothing_overdue()
 
     def hear_again(self, pick: int) -> None:

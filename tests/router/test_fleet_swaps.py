@@ -337,6 +337,30 @@ def test_a_request_that_waits_too_long_after_the_limit_was_lowered_drains_all_wh
     assert (states["a"], states["b"]) == (WorkerState.DRAINING, WorkerState.DRAINING)
 
 
+def test_each_of_two_models_that_wait_too_long_under_a_lowered_limit_gets_one_place() -> None:
+    fleet = make_fleet("a", "b", "c", "d", "e", max_loaded=3)
+    for name in "abc":
+        given_ready(fleet, name, num_leases=1)
+    fleet.handle(CatalogChanged({name: ModelPolicy(name) for name in "abcde"}, FleetLimits(max_loaded=2)), 1.0)
+    ask(fleet, 1, "d", 2.0)
+    ask(fleet, 2, "e", 3.0)
+    fleet.handle(Tick(), 32.0)
+    states = [fleet.snapshot(32.0).models[name].state for name in "abc"]
+    assert states.count(WorkerState.DRAINING) == 2, "one that is too many, and one for d"
+    fleet.handle(Tick(), 33.0)
+    states = [fleet.snapshot(33.0).models[name].state for name in "abc"]
+    assert states.count(WorkerState.DRAINING) == 3
+
+
+def test_a_pinned_model_that_is_being_unloaded_is_waited_for() -> None:
+    fleet = make_fleet(ModelPolicy("a", pin=True), "b", max_loaded=1)
+    (running,) = given_ready(fleet, "a", num_leases=1)
+    fleet.handle(UnloadRequested("a"), 1.0)
+    assert ask(fleet, 1, "b", 2.0) == []
+    release(fleet, running, 3.0)
+    assert exits(fleet, A1, 4.0) == [SpawnWorker(B1)]
+
+
 def test_a_higher_limit_starts_who_waits_and_opens_the_victim_again() -> None:
     fleet = pair(max_wait_s=30.0)
     given_ready(fleet, "a", num_leases=1)

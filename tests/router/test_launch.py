@@ -71,6 +71,23 @@ def test_auto_context_is_what_was_trained_up_to_a_limit(
     assert launch(spec, trained=trained).engine.context == (expected or AUTO_CONTEXT)
 
 
+@pytest.mark.parametrize(
+    ("configured", "trained", "kv_tokens", "expected"),
+    [(None, 32768, 1000, 1000), (None, 512, 1000, 512), (4096, 4096, 1000, 1000), (512, 4096, 1000, 512)],
+)
+def test_context_is_never_more_than_the_pool_of_cells(
+    configured: int | None, trained: int, kv_tokens: int, expected: int
+) -> None:
+    spec = model(context=configured, kv_tokens=kv_tokens)
+    assert effective_context(spec, trained) == expected
+    engine = launch(spec, trained=trained).engine
+    assert (engine.context, engine.num_kv_cells) == (expected, kv_tokens)
+
+
+def test_context_of_a_file_that_does_not_tell_it_fits_the_pool_too() -> None:
+    assert launch(model(kv_tokens=1000), trained=None).engine.context == 1000
+
+
 def test_threads_are_capped_by_the_models_own_limit() -> None:
     assert launch(model(engine={"threads": 2})).num_threads == 2
     assert launch(model(engine={"threads": 20})).num_threads == 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from router import process as process_module
 from router.events import ExitReason
 from router.exits import explain_exit
 from router.launch import worker_environment
@@ -281,6 +281,47 @@ def test_a_command_that_does_not_exist_raises_and_leaks_no_pipe(stub: Stub, run:
     run(scenario())
 
 
+@pytest.mark.parametrize("step", ["StatusLink", "_OutputReader", "launch", "cancel"])
+def test_a_start_that_breaks_off_leaves_neither_process_nor_descriptor(
+    stub: Stub, run: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    create = asyncio.create_subprocess_exec
+
+    async def create_and_note(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await create(*args, **options)
+        pids.append(process.pid)
+        return process
+
+    async def refuse(fd: int, *_: Any) -> None:
+        os.close(fd)
+        if step == "cancel":
+            raise asyncio.CancelledError
+        raise OSError("refused")
+
+    def refuse_line(_: LaunchSpec) -> bytes:
+        raise OSError("refused")
+
+    async def scenario() -> None:
+        await (await stub.spawn()).stop(5.0)  # what the loop opens once for all processes is open now
+        await asyncio.sleep(0)
+        before = psutil.Process().num_fds()
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "create_subprocess_exec", create_and_note)
+            if step == "launch":
+                patch.setattr(LaunchSpec, "to_line", refuse_line)
+            else:
+                patch.setattr(getattr(process_module, {"cancel": "StatusLink"}.get(step, step)), "open", refuse)
+            with pytest.raises((OSError, asyncio.CancelledError)):
+                await stub.spawn(IGNORE_TERM="1")
+        await asyncio.sleep(0)
+        assert psutil.Process().num_fds() == before
+        assert is_gone(pids[0])
+        assert living_members(pids[0]) == []
+
+    run(scenario())
+
+
 def test_no_file_descriptor_is_left_after_a_worker_is_gone(stub: Stub, run: Any) -> None:
     async def scenario() -> None:
         first = await stub.spawn()
@@ -380,11 +421,11 @@ def test_a_log_line_that_all_was_well_is_nobodys_last_word() -> None:
 @pytest.mark.parametrize(
     ("line", "level", "text"),
     [
-        ("2026-11-29 16:11:21,550 WARNING smol: the template is broken", logging.WARNING, "the template is broken"),
-        ("2026-11-29 16:11:21,550 ERROR smol: engine failed: why", logging.ERROR, "engine failed: why"),
-        ("2026-11-29 16:11:21,550 INFO smol: ready", logging.DEBUG, "2026-11-29 16:11:21,550 INFO smol: ready"),
-        ("something a library printed", logging.DEBUG, "something a library printed"),
+        ("2026-11-29 16:11:21,550 WARNING smol: the template is broken", "WARNING", "the template is broken"),
+        ("2026-11-29 16:11:21,550 ERROR smol: engine failed: why", "ERROR", "engine failed: why"),
+        ("2026-11-29 16:11:21,550 INFO smol: ready", "DEBUG", "2026-11-29 16:11:21,550 INFO smol: ready"),
+        ("something a library printed", "DEBUG", "something a library printed"),
     ],
 )
-def test_warnings_of_a_worker_are_warnings_of_the_router(line: str, level: int, text: str) -> None:
+def test_warnings_of_a_worker_are_warnings_of_the_router(line: str, level: str, text: str) -> None:
     assert severity(line) == (level, text)

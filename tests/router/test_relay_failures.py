@@ -12,6 +12,7 @@ from router.events import ExitReason, WorkerExit
 from router.lifecycle import WorkerState
 from tests.fakes.supervisor import EVENTS, Received, Sender, make_resident, make_view
 from tests.support.http_side import CHAT, http_side
+from tests.support.served import until
 from worker.contract import ErrorPayload, FrameType, Header, encode_frame
 
 HELLO = {"model": "smol", "messages": [{"role": "user", "content": "hi"}]}
@@ -192,6 +193,48 @@ async def test_connection_cut_before_any_reply_is_tried_once_more_and_not_again(
         assert reply.status == 503
         assert (await reply.json())["error"]["code"] == "worker_died"
         assert len(side.worker.received) == 2
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+async def test_request_that_a_worker_has_accepted_is_never_sent_again(body: dict[str, Any]) -> None:
+    """The headers have come and no frame yet: the worker may have generated for an hour."""
+
+    async def die(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS if "stream" in received.body else "application/json"
+        await sender.start()
+        sender.cut()
+
+    async with http_side() as side:
+        side.worker.script = die
+        reply = await side.client.post(CHAT, json=body)
+        assert reply.status == 503
+        error = (await reply.json())["error"]
+        assert (error["code"], "before it had an answer" in error["message"]) == ("worker_died", True)
+        assert len(side.worker.received) == len(side.supervisor.granted) == 1
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+async def test_body_is_not_held_while_the_worker_generates(body: dict[str, Any]) -> None:
+    generate = asyncio.Event()
+
+    async def generate_long(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS if "stream" in received.body else "application/json"
+        await sender.start()
+        await generate.wait()
+        await sender.data(b"data: 1\n\n")
+        await sender.end()
+
+    async with http_side() as side:
+        side.worker.script = generate_long
+        pending = asyncio.ensure_future(side.client.post(CHAT, json=body))
+
+        async def is_forgotten() -> bool:
+            return bool(side.worker.received) and side.body_memory.num_bytes == 0
+
+        await until(is_forgotten, what="a forgotten body")
+        assert not pending.done()
+        generate.set()
+        assert (await pending).status == 200
 
 
 async def test_junk_in_place_of_frames_is_an_error_of_the_server() -> None:

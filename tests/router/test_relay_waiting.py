@@ -121,6 +121,21 @@ async def test_answer_that_takes_too_long_is_cut_off_with_an_error_and_the_worke
         assert side.supervisor.num_leases == 0
 
 
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+async def test_time_limit_of_an_answer_holds_when_only_its_headers_have_come(body: dict[str, Any]) -> None:
+    async def say_nothing(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS if "stream" in received.body else "application/json"
+        await sender.start()
+        await asyncio.Event().wait()
+
+    async with http_side(make_catalog(make_spec("smol", request_timeout_s=0.1))) as side:
+        side.worker.script = say_nothing
+        reply = await side.client.post(CHAT, json=body)
+        assert (reply.status, (await reply.json())["error"]["code"]) == (503, "request_timeout")
+        await side.worker.aborted.wait()
+        assert len(side.worker.received) == 1
+
+
 # --- clients that leave ---
 
 

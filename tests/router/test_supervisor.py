@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from router import supervisor as supervisor_module
+from router import worker_run
 from router.errors import (
     ModelNotFound,
     ModelUnavailable,
@@ -20,7 +22,8 @@ from router.errors import (
     ShuttingDown,
     TooManyRequests,
 )
-from router.events import ExitReason
+from router.events import Action, Event, ExitReason, LeaseReleased
+from router.fleet import Fleet
 from router.lifecycle import WorkerState
 from tests.support.stub_world import CHAT, World, ask, eventually, open_world
 from worker.contract import FrameDecoder, FrameType
@@ -30,6 +33,28 @@ from worker.contract import FrameDecoder, FrameType
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async with open_world(tmp_path, monkeypatch) as world:
         yield world
+
+
+async def test_deadlines_are_kept_although_the_handling_of_an_event_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_AFTER_FAULT_S", 0.01)
+    model = world.model(idle_unload_s=0.1)
+    supervisor = await world.serve(model)
+    handle = Fleet.handle
+
+    def handle_and_fail(fleet: Fleet, event: Event, now_s: float) -> list[Action]:
+        actions = handle(fleet, event, now_s)
+        if isinstance(event, LeaseReleased):
+            raise ZeroDivisionError("a fault of ours")
+        return actions
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fleet, "handle", handle_and_fail)
+        with pytest.raises(ZeroDivisionError):
+            async with supervisor.lease(model) as lease:
+                await ask(lease)
+    await eventually(lambda: supervisor.snapshot().models["a"].state is WorkerState.UNLOADED)
 
 
 # --- leases -----------------------------------------------------------------------------------------------
@@ -225,6 +250,31 @@ async def test_a_missing_file_is_named(world: World) -> None:
     supervisor = await world.serve(model)
     with pytest.raises(ModelUnavailable, match=r"gone\.gguf does not exist"):
         await supervisor.lease(model).__aenter__()
+
+
+async def test_a_reference_that_cannot_be_is_the_models_fault(world: World) -> None:
+    supervisor = await world.serve(model := world.model(source="pkg:"))
+    with pytest.raises(ModelUnavailable, match="pkg:"):
+        await supervisor.lease(model).__aenter__()
+    last_exit = supervisor.snapshot().models["a"].last_exit
+    assert last_exit is not None
+    assert last_exit.reason is ExitReason.BAD_MODEL
+
+
+async def test_a_fault_of_the_router_at_the_start_is_not_blamed_on_the_model(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(worker_run, "build_launch_spec", broken)
+    supervisor = await world.serve(model := world.model())
+    with pytest.raises(ModelUnavailable, match="the router failed to start it"):
+        await supervisor.lease(model).__aenter__()
+    last_exit = supervisor.snapshot().models["a"].last_exit
+    assert last_exit is not None
+    assert last_exit.reason is ExitReason.SPAWN_FAILED
+    await eventually(lambda: "a fault of ours" in caplog.text)
 
 
 async def test_a_command_that_cannot_be_started_is_named(world: World) -> None:

@@ -42,7 +42,9 @@ class CheckedFleet(Fleet):
         """Return what is to be done. Raises: AssertionError."""
         actions = super().handle(event, now_s)
         self.check_integrity()
+        before = self.snapshot(now_s)
         assert super().handle(Tick(), now_s) == [], "one event leaves something undecided"
+        assert self.snapshot(now_s) == before, "a worker changes its state although nothing has happened"
         return actions
 
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from tests.fakes.engine import FakeEngine, Script
+from tests.fakes.engine import FakeEngine, FakeVocabulary, Script
 from tests.support.worker_client import serve
-from worker.contract import FrameType, Header
+from worker.contract import FrameDecoder, FrameType, Header
 from worker.engine.request import FinishReason
 
 ROUTES = ["/v1/chat/completions", "/v1/completions"]
@@ -65,6 +65,57 @@ async def test_headers_may_be_absent() -> None:
         reply = await worker.complete("x")
     assert reply.json["created"] == 0
     assert engine.submitted[0].sampling.seed == 0
+
+
+@pytest.mark.parametrize("name", [Header.CREATED, Header.SEED, Header.PRIORITY])
+async def test_a_header_that_should_be_a_number_and_is_none_is_refused_by_its_name(name: Header) -> None:
+    async with serve(FakeEngine()) as worker:
+        reply = await worker.post("/v1/completions", {"prompt": "x"}, **{name: "soon"})
+    assert (reply.status, reply.error.status, reply.end["outcome"]) == (200, 400, "rejected")
+    assert name in reply.error.message
+
+
+@pytest.mark.parametrize(("is_stream", "shown"), [(True, "text/event-stream"), (False, "application/json")])
+async def test_the_router_has_the_headers_before_the_first_token_is_there(is_stream: bool, shown: str) -> None:
+    engine = FakeEngine()
+    async with serve(engine) as worker:
+        body = {"prompt": "x", "stream": is_stream}
+        async with worker.session.post("http://worker/v1/completions", json=body) as response:
+            assert engine.running == [1], "nothing has been generated yet"
+            assert (response.status, response.headers[Header.CONTENT_TYPE]) == (200, shown)
+            engine.step({1: b"ok"}, finish=FinishReason.STOP)
+            frames = FrameDecoder().feed(await response.read())
+    assert frames[-1].type is FrameType.END
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_fault_that_nobody_foresaw_ends_the_reply_with_an_error_and_is_logged(
+    has_begun: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    engine = FakeEngine()
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    async with serve(engine) as worker:
+        if has_begun:
+            asked = asyncio.create_task(worker.complete("x", stream=True))
+            await engine.submissions(1)
+            monkeypatch.setattr(FakeVocabulary, "piece", broken)
+            engine.step({1: b"a"})
+            reply = await asked
+            assert engine.aborted == [1], "nothing of the request stays in the engine"
+        else:
+            monkeypatch.setattr(FakeVocabulary, "tokenize", broken)
+            reply = await worker.complete("x")
+        monkeypatch.undo()
+        await worker.gate.wait_empty()
+    error = reply.error
+    assert (error.status, error.code, reply.end["outcome"]) == (500, "engine_error", "error")
+    assert "ours" not in error.message
+    assert [record.levelname for record in caplog.records if "r1" in record.message] == ["ERROR", "INFO"]
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_continuing_another_workers_reply_is_refused_until_it_exists() -> None:

@@ -321,6 +321,33 @@ EngineCore.step = step
 
 
 @pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("from worker.reporter import Reporter as of\nasync def run(self): {} ['key']\nof.run = run", "the status reports"),
+        ("import worker.memory as of\ndef read_pss(): {} ['key']\nof.read_pss = read_pss", "the measuring of memory"),
+    ],
+    ids=["reports", "memory"],
+)
+async def test_a_worker_whose_own_task_dies_says_so_and_ends(tiny: Path, broken: str, told: str) -> None:
+    async with start(tiny, broken_by=broken) as worker:
+        failed = await worker.until(lambda status: status.phase is Phase.FAILED)
+        assert failed.error == f"{told} failed: KeyError('key')"
+        assert await worker.exit_code() == ExitCode.ENGINE_FAILED
+
+
+async def test_the_reason_of_a_failure_gets_out_when_snapshots_are_what_fails(tiny: Path) -> None:
+    broken = """
+import worker.engine.engine
+def snapshot(self): return {}['key']
+worker.engine.engine.Engine.snapshot = snapshot
+"""
+    async with start(tiny, broken_by=broken) as worker:
+        failed = await worker.until(lambda status: status.phase is Phase.FAILED)
+        assert "KeyError('key')" in (failed.error or "")
+        assert await worker.exit_code() == ExitCode.ENGINE_FAILED
+
+
+@pytest.mark.parametrize(
     ("error", "code", "told"),
     [
         ("OutOfMemory('no room for the weights')", ExitCode.NO_MEMORY, "no room for the weights"),

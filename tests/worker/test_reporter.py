@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,6 +89,18 @@ def test_the_last_words_wait_for_a_router_that_reads_late(pipe: Pipe) -> None:
     pipe.read()
     pipe.link.send_last(replace(READY, phase=Phase.FAILED), patience_s=5.0)
     assert WorkerStatus.from_line(pipe.read().splitlines()[-1]).phase is Phase.FAILED
+
+
+def test_a_link_with_a_high_descriptor_carries_the_last_words(pipe: Pipe) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    high_fd = fcntl.fcntl(pipe.write_fd, fcntl.F_DUPFD, 2000)
+    try:
+        StatusLink(high_fd).send_last(replace(READY, error="x" * 100))
+        assert pipe.lines()[0].error == "x" * 100
+    finally:
+        os.close(high_fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_router_that_is_gone_does_no_harm(pipe: Pipe) -> None:

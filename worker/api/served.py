@@ -15,7 +15,7 @@ from worker.api.ports import Engine, Vocabulary
 from worker.api.usage import Totals
 from worker.contract import Header, ModelFacts
 from worker.engine.request import FinishReason, GenerationRequest
-from worker.errors import NotAvailableYet
+from worker.errors import NotAvailableYet, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
     from worker.chat.template import ChatTemplate
@@ -64,17 +64,29 @@ class Envelope:
     def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
         """Return the envelope; a header that is absent counts as zero or empty.
 
-        Raises: NotAvailableYet when the router wants to have a broken reply continued.
+        Raises: NotAvailableYet when the router wants to have a broken reply continued; RequestError naming a header
+        that should be a whole number and is none.
         """
         if Header.RESUME in headers:
             raise NotAvailableYet("This worker cannot continue the reply of another one.")
         return cls(
             request_id=headers.get(Header.REQUEST_ID, ""),
-            created=int(headers.get(Header.CREATED, 0)),
-            seed=int(headers.get(Header.SEED, 0)),
-            priority=int(headers.get(Header.PRIORITY, 0)),
+            created=_whole_number(headers, Header.CREATED),
+            seed=_whole_number(headers, Header.SEED),
+            priority=_whole_number(headers, Header.PRIORITY),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
         )
+
+
+def _whole_number(headers: Mapping[str, str], name: Header) -> int:
+    text = headers.get(name, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(
+            f"The header {name} must be a whole number, not {text[:40]!r}: the router and this worker do not fit "
+            "together. Are both of the same release?"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

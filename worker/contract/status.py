@@ -73,6 +73,10 @@ class EngineCounters:
     generation_seconds: float = 0.0
     finished: int = 0
     aborted: int = 0
+    failed_steps: int = 0
+    """Passes and KV operations that were refused or failed; each was made good or ended its request."""
+    parked: int = 0
+    """How often a running sequence had to make room for others."""
 
 
 @dataclass(frozen=True, slots=True)

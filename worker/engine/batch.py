@@ -82,6 +82,8 @@ class Chunk:
     """Position of the first row."""
     wants_logits: bool
     """Whether the last row is sampled from. No other row ever is."""
+    num_prompt_rows: int = 0
+    """Rows that belong to the prompt; the others compute tokens of the answer."""
 
 
 @dataclass(frozen=True, slots=True)

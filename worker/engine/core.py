@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,13 +16,15 @@ from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult
 from worker.engine.budget import SchedulerOptions
 from worker.engine.cost import CostTable
-from worker.engine.errors import BackendFailed, ForwardError, InvalidBatch, KvCacheFull
+from worker.engine.errors import ForwardError, InvalidBatch, KvCacheFull
 from worker.engine.request import GenerationRequest, Output, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
 from worker.engine.statistics import Statistics
 from worker.engine.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 """So many failed passes in a row mean that the backend is broken."""
@@ -124,6 +127,7 @@ class EngineCore:
         plan = self.scheduler.plan(self._clock(), self.costs)
         failed = [op for op in plan.before if not self.backend.apply(op)]
         if failed:
+            self._note_failure(f"operations on the KV cache failed: {failed}")
             slot_ids = [slot.id for slot in self.scheduler.slots]
             self.scheduler.operations_failed(failed, {seq_id: self.backend.num_cached(seq_id) for seq_id in slot_ids})
             return []
@@ -132,6 +136,7 @@ class EngineCore:
         result = self._forward(plan)
         now_s = self._clock()
         outputs = self.scheduler.commit(plan, result, now_s)
+        self.statistics.parked = self.scheduler.num_parked
         self.statistics.observe_outputs(outputs, now_s)
         for output in outputs:
             if output.finish is not None:
@@ -145,22 +150,24 @@ class EngineCore:
         try:
             logits = self.backend.forward(plan.chunks)
         except ForwardError as error:
-            self.statistics.failed_forwards += 1
+            self._note_failure(f"a forward pass of {plan.num_rows} rows failed: {type(error).__name__} {error}")
             # A full cache and a wrong row have a remedy that the scheduler applies; others are only tried again.
-            if not isinstance(error, KvCacheFull | InvalidBatch):
-                self._num_failures += 1
-                if self._num_failures >= MAX_FAILURES:
-                    raise
-                if isinstance(error, BackendFailed):
-                    self.statistics.backend_failures += 1
-                seq_ids = {chunk.seq_id for chunk in plan.chunks}
-                return ForwardFailed(error.code, {seq_id: self.backend.num_cached(seq_id) for seq_id in seq_ids})
-            return ForwardFailed(error.code)
+            if isinstance(error, KvCacheFull | InvalidBatch):
+                return ForwardFailed(error.code)
+            self._num_failures += 1
+            if self._num_failures >= MAX_FAILURES:
+                raise
+            seq_ids = {chunk.seq_id for chunk in plan.chunks}
+            return ForwardFailed(error.code, {seq_id: self.backend.num_cached(seq_id) for seq_id in seq_ids})
         self._num_failures = 0
         seconds = self._clock() - started_s
         self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
         return Sampled(self._sample(plan, logits))
+
+    def _note_failure(self, what: str) -> None:
+        self.statistics.failed_steps += 1
+        log.warning("%s", what)
 
     def _sample(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[int, ...]:
         tokens: list[int] = []

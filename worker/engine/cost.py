@@ -6,6 +6,8 @@ average for each power of two and interpolates between them. Pure; times are giv
 
 from __future__ import annotations
 
+import itertools
+
 _NUM_BUCKETS = 13
 """Row counts up to 1, 2, 4 ... 4096."""
 
@@ -38,26 +40,32 @@ class CostTable:
         Between two measured counts by interpolation; above the largest in proportion to the rows; below the
         smallest the smallest's time.
         """
-        known = [(rows, seconds) for rows, seconds in zip(self._rows, self._seconds, strict=True) if seconds]
-        if not known:
-            return None
-        below = [point for point in known if point[0] <= num_rows]
-        above = [point for point in known if point[0] > num_rows]
-        if not below:
-            return above[0][1]
-        rows, seconds = below[-1]
-        if not above:
-            return seconds * num_rows / rows
-        next_rows, next_seconds = above[0]
-        return seconds + (next_seconds - seconds) * (num_rows - rows) / (next_rows - rows)
+        return _interpolate(self._known(), num_rows)
+
+    def _known(self) -> list[tuple[float, float]]:
+        return [(rows, seconds) for rows, seconds in zip(self._rows, self._seconds, strict=True) if seconds]
 
     def rows_within(self, seconds: float, *, at_least: int, at_most: int, unknown: int) -> int:
         """Return how many rows a pass may have to stay within `seconds`; `unknown` before any measurement."""
-        if self.estimate(1) is None:
+        known = self._known()
+        if not known:
             return max(at_least, min(unknown, at_most))
         fitting = at_least
         for step in (*(s for s in _STEPS if s < at_most), at_most):
-            cost = self.estimate(step)
+            cost = _interpolate(known, step)
             if step > fitting and cost is not None and cost <= seconds:
                 fitting = step
         return min(fitting, at_most)
+
+
+def _interpolate(known: list[tuple[float, float]], num_rows: int) -> float | None:
+    """Return the seconds at `num_rows` on the line through `known` (rows, seconds), in order of rows."""
+    if not known:
+        return None
+    if num_rows < known[0][0]:
+        return known[0][1]
+    for (rows, seconds), (next_rows, next_seconds) in itertools.pairwise(known):
+        if num_rows < next_rows:
+            return seconds + (next_seconds - seconds) * (num_rows - rows) / (next_rows - rows)
+    rows, seconds = known[-1]
+    return seconds * num_rows / rows

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from worker.engine.core import Backend, EngineCore
 from worker.engine.errors import EngineStopped
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
 from worker.engine.vocabulary import Vocabulary
+from worker.machine import machine_memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
         num_slots=options.slots,
         context=options.context,
         num_cells=options.num_kv_cells,
-        max_rows=max(options.slots, min(options.batch_size, options.ubatch_size)),
+        max_rows=max(2, options.slots, min(options.batch_size, options.ubatch_size)),
         rows_alone=rows_alone,
         rows_beside=rows_beside,
         end_tokens=backend.vocabulary.eog,
@@ -258,7 +258,7 @@ def _prompt_cache_bytes(options: EngineOptions) -> int:
     """Return the host memory for finished prefixes: as configured, else a sixteenth of the machine's, at most 4 GiB."""
     if options.prompt_cache_bytes is not None:
         return options.prompt_cache_bytes
-    return min(4 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
+    return min(4 * 2**30, machine_memory_bytes() // 16)
 
 
 def _max_idle_cells(backend: Backend) -> int | None:

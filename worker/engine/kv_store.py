@@ -67,10 +67,11 @@ class KvStore:
 
         Where prefixes cannot be shared or cut, only a holder that is wholly a prefix of `tokens` is of use.
         """
+        if not self.can_share:
+            whole = max(self.cache.covered_by(tokens, salt), key=lambda holder: len(holder.tokens), default=None)
+            return Match(len(whole.tokens), seq_id=whole.seq_id) if whole else None
         found = self.cache.match(tokens, salt, resident=True)
         best = Match(found[1], seq_id=found[0].seq_id) if found else None
-        if not self.can_share:
-            return best if found and found[1] == len(found[0].tokens) else None
         for seq_id, computed in running:
             num_tokens = common_prefix(computed, tokens)
             if num_tokens and (best is None or num_tokens > best.num_tokens):
@@ -126,7 +127,7 @@ class KvStore:
         if not self.can_share:
             self.cache.add(Holder(tokens.copy(), salt, now_s, seq_id=slot_id))
             return
-        covering = self.cache.covering(tokens, salt)
+        covering = self.cache.covering(tokens, salt, resident=True)
         if covering is not None:
             covering.last_used_s = now_s
             self.clear(slot_id)
@@ -163,6 +164,10 @@ class KvStore:
         return True
 
     def _save(self, seq_id: int, holder: Holder) -> None:
+        covering = self.cache.covering(holder.tokens, holder.salt, resident=False)
+        if covering is not None:
+            covering.last_used_s = max(covering.last_used_s, holder.last_used_s)
+            return
         for covered in self.cache.covered_by(holder.tokens, holder.salt):
             if not covered.is_resident:
                 self.drop(covered)
@@ -184,7 +189,8 @@ class KvStore:
 
     def forget_blobs(self, blob_ids: Iterable[int]) -> None:
         """Drop the holders of blobs that turned out to be of no use."""
-        for holder in [holder for holder in self.cache if holder.blob_id in set(blob_ids)]:
+        lost = set(blob_ids)
+        for holder in [holder for holder in self.cache if holder.blob_id in lost]:
             self.drop(holder)
 
     def clear(self, seq_id: int) -> None:

@@ -63,10 +63,10 @@ class LlamaBackend:
         self.uses_gpu = uses_gpu
         self.vocabulary = LlamaVocabulary(model)
         self.num_cells = options.num_kv_cells
-        self._batch = _Batch(max_rows)
+        self._batch = _Batch(max(2, max_rows))  # the first pass has two rows
         self._max_position = lib.llama_n_ctx(context)
         self.bytes_per_token = 0
-        self.can_share = self._probe_sharing(options)
+        self.can_share = self._warm_up(options)
         num_layers = lib.llama_model_n_layer(model) + 1
         self.facts = ModelFacts(
             context=options.context,
@@ -110,7 +110,7 @@ class LlamaBackend:
         try:
             if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
                 raise BadModel("this model cannot generate text; encoder models are not supported yet")
-            max_rows = max(options.slots, min(options.batch_size, options.ubatch_size))
+            max_rows = max(2, options.slots, min(options.batch_size, options.ubatch_size))
             context = lib.llama_init_from_model(model, context_params(options, choice, max_rows, num_threads))
             if not context:
                 raise _load_error(lines, "llama.cpp could not make a context", default=OutOfMemory)
@@ -120,7 +120,7 @@ class LlamaBackend:
         except LoadFailed:
             lib.llama_model_free(model)
             raise
-        backend = cls(
+        return cls(
             model,
             context,
             options,
@@ -129,8 +129,6 @@ class LlamaBackend:
             uses_gpu=choice.uses_gpu,
             keep=keep,
         )
-        backend._warm_up()
-        return backend
 
     # --- what the engine does with it -------------------------------------------------------------------
 
@@ -166,7 +164,10 @@ class LlamaBackend:
         lib.llama_memory_seq_cp(self._memory, seq_id, self._scratch_id, -1, -1)
         try:
             size = lib.llama_state_seq_get_size(self._context, self._scratch_id)
-            blob = np.empty(size, dtype=np.uint8)
+            try:
+                blob = np.empty(size, dtype=np.uint8)
+            except MemoryError:
+                return False
             written = lib.llama_state_seq_get_data(self._context, _bytes_of(blob), size, self._scratch_id)
         finally:
             lib.llama_memory_seq_rm(self._memory, self._scratch_id, -1, -1)
@@ -249,33 +250,27 @@ class LlamaBackend:
             if chunk.tokens.min() < 0 or chunk.tokens.max() >= self.vocabulary.num_vocab:
                 raise InvalidBatch("a token id is not in the vocabulary")
 
-    def _probe_sharing(self, options: EngineOptions) -> bool:
-        """Whether any prefix can be shared and cut: tried on a scratch sequence, not believed from names."""
-        if lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model):
-            return False
-        if lib.llama_model_n_swa(self._model) > 0 and not options.swa_full:
-            return False
-        token = self.vocabulary.bos if self.vocabulary.bos is not None else 0
-        tokens = np.full(2, token, dtype=np.int32)
-        self._batch.fill([Chunk(0, RequestId(-1), tokens, 0, wants_logits=True)])
-        if lib.llama_decode(self._context, self._batch.struct) != 0:
-            raise BadModel("llama.cpp could not run a first pass")
-        two_tokens = lib.llama_state_seq_get_size(self._context, 0)
-        can_cut = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
-        if can_cut:
-            self.bytes_per_token = max(0, two_tokens - lib.llama_state_seq_get_size(self._context, 0))
-        lib.llama_memory_clear(self._memory, True)
-        return can_cut
+    def _warm_up(self, options: EngineOptions) -> bool:
+        """Touch all weights once, so that the first request does not pay for it; return whether prefixes can be shared.
 
-    def _warm_up(self) -> None:
-        """Touch all weights once, so that the first request does not pay for it."""
+        Tried on a sequence of two tokens, not believed from names. Raises: BadModel when the pass fails.
+        """
         token = self.vocabulary.bos if self.vocabulary.bos is not None else 0
         lib.llama_set_warmup(self._context, True)
-        self._batch.fill([Chunk(0, RequestId(-1), np.full(1, token, dtype=np.int32), 0, wants_logits=True)])
-        lib.llama_decode(self._context, self._batch.struct)
+        self._batch.fill([Chunk(0, RequestId(-1), np.full(2, token, dtype=np.int32), 0, wants_logits=True)])
+        code = lib.llama_decode(self._context, self._batch.struct)
         lib.llama_synchronize(self._context)
-        lib.llama_memory_clear(self._memory, True)
         lib.llama_set_warmup(self._context, False)
+        if code != 0:
+            raise BadModel(f"llama.cpp could not run a first pass (code {code})")
+        two_tokens = lib.llama_state_seq_get_size(self._context, 0)
+        can_share = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        if can_share:
+            self.bytes_per_token = max(0, two_tokens - lib.llama_state_seq_get_size(self._context, 0))
+        lib.llama_memory_clear(self._memory, True)
+        if lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model):
+            return False
+        return can_share and (lib.llama_model_n_swa(self._model) == 0 or options.swa_full)
 
 
 class _Batch:

@@ -21,7 +21,6 @@ from worker.engine.llama_faults import has_broken_amx
 
 log = logging.getLogger(__name__)
 
-_DEVICE_CPU = 0
 _DEVICE_GPU = 1
 _DEVICE_INTEGRATED_GPU = 2
 
@@ -62,6 +61,7 @@ class BackendDevice:
 
     name: str
     is_gpu: bool
+    is_integrated: bool
     handle: int
 
 
@@ -73,7 +73,12 @@ def list_devices() -> list[BackendDevice]:
         handle = functions.get(index)
         kind = functions.type(handle)
         devices.append(
-            BackendDevice(functions.name(handle).decode(), kind in {_DEVICE_GPU, _DEVICE_INTEGRATED_GPU}, handle)
+            BackendDevice(
+                functions.name(handle).decode(),
+                is_gpu=kind in {_DEVICE_GPU, _DEVICE_INTEGRATED_GPU},
+                is_integrated=kind == _DEVICE_INTEGRATED_GPU,
+                handle=handle,
+            )
         )
     return devices
 
@@ -113,22 +118,20 @@ class DeviceChoice:
 
 def choose_devices(options: EngineOptions) -> DeviceChoice:
     """Return the devices that `device` and `gpu_layers` mean. Raises: BadModel for a device that is not there."""
-    devices = list_devices()
-    gpus = [device for device in devices if device.is_gpu]
+    gpus = [device for device in list_devices() if device.is_gpu]
     wanted = options.device
-    if wanted is not None and wanted.lower() == "cpu":
-        gpus = []
-    elif wanted is not None:
-        chosen = [device for device in gpus if device.name.lower() == wanted.lower()]
-        if not chosen:
-            names = ", ".join(["cpu", *(device.name for device in gpus)])
-            raise BadModel(f"device {wanted!r} is not there; llama.cpp sees: {names}")
-        gpus = chosen
-    if not gpus or options.gpu_layers == 0:
-        # An empty list, not NULL: with NULL a GPU would still be used for long prompts.
-        return DeviceChoice("cpu", uses_gpu=False, handles=(ctypes.c_void_p * 1)(None))
-    handles = (ctypes.c_void_p * (len(gpus) + 1))(*(device.handle for device in gpus), None)
-    return DeviceChoice(", ".join(device.name for device in gpus), uses_gpu=True, handles=handles)
+    chosen = [device for device in gpus if wanted is not None and device.name.lower() == wanted.lower()]
+    if wanted is not None and wanted.lower() != "cpu" and not chosen:
+        names = ", ".join(["cpu", *(device.name for device in gpus)])
+        raise BadModel(f"device {wanted!r} is not there; llama.cpp sees: {names}")
+    if chosen and options.gpu_layers != 0:
+        handles = (ctypes.c_void_p * (len(chosen) + 1))(*(device.handle for device in chosen), None)
+        return DeviceChoice(chosen[0].name, uses_gpu=True, handles=handles)
+    if wanted is None and gpus and options.gpu_layers != 0:
+        discrete = [device.name for device in gpus if not device.is_integrated]
+        return DeviceChoice(", ".join(discrete or [device.name for device in gpus]), uses_gpu=True, handles=None)
+    # An empty list, not NULL: with NULL a GPU would still be used for long prompts.
+    return DeviceChoice("cpu", uses_gpu=False, handles=(ctypes.c_void_p * 1)(None))
 
 
 def model_params(options: EngineOptions, choice: DeviceChoice, on_progress: Any) -> tuple[Any, list[Any]]:

@@ -4,7 +4,7 @@ A holder is resident (a sequence id owns its cells) or in host memory (a blob). 
 store keeps the ledger and turns decisions into operations.
 
 Matching compares the prompt with every holder. There are at most some hundred, one comparison of 2,000 tokens
-takes a few microseconds, and it happens once per admission, not per step: no tree is needed.
+takes a few microseconds, and it happens when a sequence may be admitted, not in every step: no tree is needed.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ class PrefixCache:
                 best = num_tokens, holder.last_used_s, holder
         return (best[2], best[0]) if best else None
 
-    def covering(self, tokens: TokenArray, salt: str) -> Holder | None:
-        """Return a resident holder that begins with all of `tokens`."""
+    def covering(self, tokens: TokenArray, salt: str, *, resident: bool) -> Holder | None:
+        """Return a resident (or host) holder that begins with all of `tokens`."""
         for holder in self._holders:
-            if holder.is_resident and holder.salt == salt and common_prefix(holder.tokens, tokens) == len(tokens):
+            is_right = holder.is_resident is resident and holder.salt == salt
+            if is_right and common_prefix(holder.tokens, tokens) == len(tokens):
                 return holder
         return None
 

@@ -94,10 +94,10 @@ class Sampler:
 def _largest(row: Row, top: float, count: int) -> tuple[Ids, Logits]:
     """Return the `count` largest logits and their ids, largest first, without sorting the row."""
     gap = 4.0
-    ids = np.flatnonzero(row > top - gap)
+    ids = np.flatnonzero(row >= top - gap)
     while len(ids) < count and gap < 1000.0:
         gap *= 2
-        ids = np.flatnonzero(row > top - gap)
+        ids = np.flatnonzero(row >= top - gap)
     if len(ids) < count:
         ids = np.flatnonzero(row > -np.inf)
     logits = row[ids].astype(np.float64)
@@ -119,7 +119,7 @@ def _nucleus_of_row(row: Row, top: float, top_p: float) -> tuple[Ids, Logits]:
     total = float(np.exp(row - np.float32(top)).sum(dtype=np.float64))
     gap = 3.0
     while True:
-        ids = np.flatnonzero(row > top - gap)
+        ids = np.flatnonzero(row >= top - gap)
         logits = row[ids].astype(np.float64)
         weights = np.exp(logits - top)
         if weights.sum() >= top_p * total or gap > 100.0:
@@ -136,5 +136,5 @@ def uniform(seed: int, choice: int, index: int) -> float:
 
     A counter-based generator (Philox): any worker can go on at any token without state.
     """
-    generator = np.random.Philox(key=[seed & (2**64 - 1), choice], counter=[index, 0, 0, 0])
+    generator = np.random.Philox(key=np.array([seed & (2**64 - 1), choice], dtype=np.uint64), counter=[index, 0, 0, 0])
     return float(generator.random_raw() >> 11) * 2.0**-53

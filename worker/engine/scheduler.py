@@ -15,7 +15,7 @@ from collections.abc import Sequence as Sequence_
 
 from worker.contract import SlotReport, SlotState
 from worker.engine.admission import has_leader, outstanding, prefill_order
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, StepPlan, StepResult
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult
 from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
 from worker.engine.kv_store import KvStore
@@ -41,6 +41,8 @@ class Scheduler:
             host_tokens=options.host_tokens,
         )
         self._waiting: list[Sequence] = []
+        self._is_admission_due = False
+        """Whether anything has happened since the last look that could let a waiting sequence in."""
         self._suspects: deque[RequestId] = deque()
         self._max_rows = options.max_rows
         self._num_full = 0
@@ -67,6 +69,7 @@ class Scheduler:
         if sequence.num_prompt + 1 > room:
             raise ValueError(f"prompt of {sequence.num_prompt} tokens, the context is {room}")
         self._waiting.append(sequence)
+        self._is_admission_due = True
 
     def abort(self, request_id: RequestId, now_s: float) -> None:
         """Forget the sequence, wherever it is; idempotent. Its slot is idle after this call."""
@@ -104,6 +107,9 @@ class Scheduler:
 
     def _admit(self, now_s: float) -> None:
         """Give free slots to waiting sequences: by priority, then age. Followers of a leader are passed over."""
+        if not self._is_admission_due:
+            return
+        self._is_admission_due = False
         self._waiting.sort(key=lambda s: (-s.request.priority, s.submitted_at_s, s.request_id))
         for sequence in list(self._waiting):
             if all(slot.sequence for slot in self.slots):
@@ -180,32 +186,24 @@ class Scheduler:
     def _choose_chunks(self, now_s: float, costs: CostTable) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget."""
         running = self._running()
+        while self._suspects and all(s.request_id != self._suspects[0] for s in running):
+            self._suspects.popleft()  # it was parked; if it is the culprit it will be suspected again
         if self._suspects:
             running = [s for s in running if s.request_id == self._suspects[0]]
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
+        chunks = [self._slot_of(sequence).next_chunk(1) for sequence in generating]
+        if not prefilling:
+            return chunks
         budget = min(self._max_rows - len(generating), prefill_rows(self.options, costs, len(generating)))
-        chunks = [self._chunk(sequence, 1) for sequence in generating]
         for sequence in prefilling:
             num_rows = min(sequence.num_pending, budget)
             if num_rows <= 0:
                 break
             budget -= num_rows
-            chunks.append(self._chunk(sequence, num_rows))
+            chunks.append(self._slot_of(sequence).next_chunk(num_rows))
         return chunks
-
-    def _chunk(self, sequence: Sequence, num_rows: int) -> Chunk:
-        slot = self._slot_of(sequence)
-        if slot.state is SlotState.STARTED:
-            slot.advance(SlotState.PROCESSING_PROMPT)
-        return Chunk(
-            slot.id,
-            sequence.request_id,
-            sequence.pending(num_rows),
-            sequence.num_computed,
-            wants_logits=num_rows == sequence.num_pending,
-        )
 
     def _make_room(self, chunks: list[Chunk], now_s: float) -> list[Chunk]:
         """Return the chunks that the pool has cells for, after giving up holders, then running sequences."""
@@ -228,6 +226,7 @@ class Scheduler:
         self.kv.park(slot.id, victim.tokens[:num_saved], victim.request.cache_salt, now_s)
         victim.num_computed = 0
         self._waiting.append(victim)
+        self._is_admission_due = True
         self.num_parked += 1
         return victim.request_id
 
@@ -254,6 +253,7 @@ class Scheduler:
             sequence = slot.sequence
             assert sequence is not None
             sequence.num_computed += len(chunk.tokens)
+            self._is_admission_due |= chunk.num_prompt_rows > 0  # followers wait for a prefill to come on
             if not chunk.wants_logits:
                 continue
             if slot.state is SlotState.PROCESSING_PROMPT:
@@ -327,7 +327,7 @@ class Scheduler:
 
         `num_cached` tells how many tokens each running slot really has in the cache.
         """
-        self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore)})
+        self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore | Save)})
         self._resync(num_cached)
 
     def _resync(self, num_cached: Mapping[int, int]) -> None:
@@ -368,6 +368,7 @@ class Scheduler:
         sequence = slot.sequence
         assert sequence is not None
         slot.release()
+        self._is_admission_due = True
         if keep and sequence.request.cache_prompt:
             tokens = sequence.tokens[: sequence.num_computed]
             self.kv.keep(slot.id, tokens, sequence.request.cache_salt, now_s)

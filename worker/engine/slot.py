@@ -6,6 +6,7 @@ Must not decide who runs; refuses illegal moves of its state.
 from __future__ import annotations
 
 from worker.contract import SlotReport, SlotState
+from worker.engine.batch import Chunk
 from worker.engine.sequence import Sequence
 
 TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
@@ -36,6 +37,22 @@ class Slot:
         """Take the sequence. The slot was idle."""
         self.advance(SlotState.STARTED)
         self.sequence = sequence
+
+    def next_chunk(self, num_rows: int) -> Chunk:
+        """Return the next pending tokens of the sequence as rows of a pass."""
+        sequence = self.sequence
+        assert sequence is not None
+        if self.state is SlotState.STARTED:
+            self.advance(SlotState.PROCESSING_PROMPT)
+        start = sequence.num_computed
+        return Chunk(
+            self.id,
+            sequence.request_id,
+            sequence.pending(num_rows),
+            start,
+            wants_logits=num_rows == sequence.num_pending,
+            num_prompt_rows=max(0, min(start + num_rows, sequence.num_prompt) - start),
+        )
 
     def release(self) -> None:
         """Become idle; idempotent."""

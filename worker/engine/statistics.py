@@ -37,8 +37,9 @@ class Statistics:
     def __init__(self) -> None:
         self.finished = 0
         self.aborted = 0
-        self.failed_forwards = 0
-        self.backend_failures = 0
+        self.failed_steps = 0
+        """Passes and KV operations that were refused or failed, whatever became of them."""
+        self.parked = 0
         self._forwards = 0
         self._forward_seconds = 0.0
         self._rows = 0
@@ -55,13 +56,13 @@ class Statistics:
     def observe_forward(self, plan: StepPlan, seconds: float) -> None:
         """Count one successful pass; its time is split between prefill and generation by rows."""
         rows = plan.num_rows
-        prefill_rows = sum(len(chunk.tokens) for chunk in plan.chunks if len(chunk.tokens) > 1)
+        prompt_rows = sum(chunk.num_prompt_rows for chunk in plan.chunks)
         self._forwards += 1
         self._forward_seconds += seconds
         self._rows += rows
-        self._prompt_computed += prefill_rows
-        self._prefill_seconds += seconds * prefill_rows / rows
-        self._generation_seconds += seconds * (rows - prefill_rows) / rows
+        self._prompt_computed += prompt_rows
+        self._prefill_seconds += seconds * prompt_rows / rows
+        self._generation_seconds += seconds * (rows - prompt_rows) / rows
         self._batch_rows.observe(rows)
 
     def observe_outputs(self, outputs: Sequence[Output], now_s: float) -> None:
@@ -98,6 +99,8 @@ class Statistics:
             generation_seconds=self._generation_seconds,
             finished=self.finished,
             aborted=self.aborted,
+            failed_steps=self.failed_steps,
+            parked=self.parked,
         )
 
     def histograms(self) -> dict[str, Histogram]:

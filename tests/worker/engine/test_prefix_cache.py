@@ -59,7 +59,7 @@ def test_another_salt_sees_nothing() -> None:
     cache = cache_of(held(1, 2, 3, salt="a"))
     for salt in ("", "b"):
         assert cache.match(array(1, 2, 3), salt, resident=True) is None
-        assert cache.covering(array(1, 2), salt) is None
+        assert cache.covering(array(1, 2), salt, resident=True) is None
         assert cache.covered_by(array(1, 2, 3, 4), salt) == []
     assert cache.match(array(1, 2, 3), "a", resident=True) is not None
 
@@ -77,10 +77,10 @@ def test_cells_and_host_memory_are_searched_apart() -> None:
 def test_holder_that_begins_with_all_tokens_covers_them() -> None:
     holder = held(1, 2, 3)
     cache = cache_of(holder)
-    assert cache.covering(array(1, 2), "") is holder
-    assert cache.covering(array(1, 2, 3), "") is holder
-    assert cache.covering(array(1, 2, 3, 4), "") is None
-    assert cache.covering(array(1, 3), "") is None
+    assert cache.covering(array(1, 2), "", resident=True) is holder
+    assert cache.covering(array(1, 2, 3), "", resident=True) is holder
+    assert cache.covering(array(1, 2, 3, 4), "", resident=True) is None
+    assert cache.covering(array(1, 3), "", resident=True) is None
 
 
 def test_holders_within_longer_tokens_are_superfluous() -> None:
