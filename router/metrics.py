@@ -170,6 +170,14 @@ class _WorkerCollector(Collector):
         )
         forward = CounterMetricFamily("corral_forward", "Forward passes.", labels=["model"])
         forward_seconds = CounterMetricFamily("corral_forward_seconds", "Time in forward passes.", labels=["model"])
+        parked = CounterMetricFamily(
+            "corral_parked_sequences",
+            "Running answers that had to make room for others and went on later.",
+            labels=["model"],
+        )
+        failed = CounterMetricFamily(
+            "corral_failed_steps", "Forward passes and KV operations that failed and were made good.", labels=["model"]
+        )
         for model, totals in self._totals.by_model().items():
             counters = totals.counters
             prompt.add_metric([model, "computed"], counters.prompt_tokens_computed)
@@ -179,7 +187,9 @@ class _WorkerCollector(Collector):
             generation.add_metric([model], counters.generation_seconds)
             forward.add_metric([model], counters.forwards)
             forward_seconds.add_metric([model], counters.forward_seconds)
-        yield from (prompt, generated, prefill, generation, forward, forward_seconds)
+            parked.add_metric([model], counters.parked)
+            failed.add_metric([model], counters.failed_steps)
+        yield from (prompt, generated, prefill, generation, forward, forward_seconds, parked, failed)
 
     def _histograms(self) -> Iterator[Metric]:
         totals_by_model = self._totals.by_model()

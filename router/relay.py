@@ -62,7 +62,7 @@ class Call:
 
 
 class NothingReceived(Exception):
-    """The worker went away before the headers of its reply: it had not accepted the request, which may be sent again."""
+    """The worker went away before the headers of its reply: the request was not accepted and may be sent again."""
 
     def __init__(self, worker: WorkerId, cause: Exception, at_s: float) -> None:
         super().__init__(str(cause) or type(cause).__name__)

@@ -74,9 +74,8 @@ _REAP_MARGIN_S = 5.0
 
 _TIMER_MARGIN_S = 0.001
 """Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop."""
-
 _AFTER_FAULT_S = 1.0
-"""Pause before the next tick when handling an event has failed: what fails each time must not do so without pause."""
+"""Pause before the next tick when handling an event has failed: what fails each time must not fail in a busy loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +262,14 @@ class Supervisor:
         if self._is_draining_events:
             return
         self._is_draining_events = True
-        least_s = _AFTER_FAULT_S
+        least_s = _AFTER_FAULT_S  # a fault of ours must not stop the time of all models
         try:
             while self._events:
                 self._handle(self._events.popleft())
             least_s = _TIMER_MARGIN_S
         finally:
             self._is_draining_events = False
-            self._set_timer(least_s)  # also after a fault of ours: time must not stand still for all models
+            self._set_timer(least_s)
         self._share_cores()
 
     def _handle(self, event: Event) -> None:
@@ -349,7 +348,6 @@ class Supervisor:
     # --- timers, threads, tasks ---
 
     def _set_timer(self, least_s: float) -> None:
-        """The fleet hears of its next deadline, `least_s` from now at the earliest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

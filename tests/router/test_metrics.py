@@ -97,6 +97,8 @@ EXPECTED = {
     "corral_generation_seconds_total": "counter",
     "corral_forward_total": "counter",
     "corral_forward_seconds_total": "counter",
+    "corral_parked_sequences_total": "counter",
+    "corral_failed_steps_total": "counter",
     "corral_slots": "gauge",
     "corral_kv_cells": "gauge",
     "corral_queue_length": "gauge",

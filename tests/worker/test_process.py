@@ -323,7 +323,10 @@ EngineCore.step = step
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        ("from worker.reporter import Reporter as of\nasync def run(self): {} ['key']\nof.run = run", "the status reports"),
+        (
+            "from worker.reporter import Reporter as of\nasync def run(self): {} ['key']\nof.run = run",
+            "the status reports",
+        ),
         ("import worker.memory as of\ndef read_pss(): {} ['key']\nof.read_pss = read_pss", "the measuring of memory"),
     ],
     ids=["reports", "memory"],
