@@ -13,8 +13,10 @@ from dataclasses import replace
 
 from aiohttp import web
 
+from router.auth import Grant, Scope
 from router.body import BodyShare, OwnedKeys, check_media_type, dump_body, owned_keys, parse_body, read_body
 from router.catalog import Resolution
+from router.errors import Forbidden
 from router.json_reply import json_response
 from router.listing import find_model, list_models, list_statuses
 from router.relay import Call, Relay
@@ -83,6 +85,7 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     if not resolution.rules.is_empty:
         fields = resolution.rules.apply(body.fields)
         raw, keys = await dump_body(fields), replace(owned_keys(fields), model=keys.model)
+    _check_priority(keys.priority, exchange.grant)
     account.is_stream = keys.stream
     return Call(
         path=account.route,
@@ -93,6 +96,16 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
         priority=keys.priority,
         key_id=exchange.grant.key_id,
     )
+
+
+def _check_priority(priority: int, grant: Grant) -> None:
+    """Return if the sender may go before others. Raises: Forbidden."""
+    if priority > 0 and Scope.ADMIN not in grant.scopes:
+        raise Forbidden(
+            f"`priority` {priority} needs an API key of scope `admin`: other keys may lower the priority of their "
+            f"requests, not raise it above 0",
+            param="priority",
+        )
 
 
 def _client_headers(resolution: Resolution) -> dict[str, str]:

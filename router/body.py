@@ -149,7 +149,7 @@ async def dump_body(fields: Mapping[str, Any]) -> bytes:
 
 
 def owned_keys(fields: Mapping[str, Any]) -> OwnedKeys:
-    """Return what the router must know. Raises: BadRequest naming the key whose type is wrong."""
+    """Return what the router must know. Raises: BadRequest naming the key whose type is wrong or that is refused."""
     model = fields.get("model")
     if model is not None and not isinstance(model, str):
         raise BadRequest(f"`model` must be a string, not {_kind(model)}", param="model")
@@ -165,7 +165,7 @@ def owned_keys(fields: Mapping[str, Any]) -> OwnedKeys:
         raise BadRequest(f"`cache_salt` must be a string, not {_kind(salt)}", param="cache_salt")
     for key, instead in _NOT_YET.items():
         if fields.get(key) is not None:
-            raise BadRequest(f"`{key}` is not supported: {instead}", param=key)
+            raise BadRequest(f"`{key}` is not supported: {instead}", code="unsupported_parameter", param=key)
     return OwnedKeys(
         model=model,
         stream=fields.get("stream") is True,

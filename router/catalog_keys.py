@@ -275,12 +275,16 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         "Environment variables of the model's worker process. Merged key by key with `defaults`.",
         {},
     ),
-    Key("description", Text(10_000, is_long=True, may_be_empty=True), "Shown to clients and on the dashboard.", ""),
+    Key("description", Text(10_000, is_long=True, may_be_empty=True), "Shown to clients by GET /v1/models.", ""),
     Key("tags", Texts(), "Words to group models by.", ()),
     # llama.cpp's own options, by llama-server's long names
     _engine("threads", Whole(1, 1024), "Most CPU threads to use. Without it: this worker's share of the cores."),
-    _engine("batch_size", Whole(1, 65_536), "Most tokens in one forward pass; at least `slots`."),
-    _engine("ubatch_size", Whole(1, 65_536), "Tokens that are computed at once; at most `batch_size`."),
+    _engine("batch_size", Whole(2, 65_536), "Most tokens in one forward pass; at least `slots`."),
+    _engine(
+        "ubatch_size",
+        Whole(2, 65_536),
+        "Tokens that are computed at once; at most `batch_size`, and equal to it where it is not set.",
+    ),
     _engine(
         "itl_target_ms",
         Number(0, 60_000, is_open=True),
@@ -308,7 +312,11 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine("rope_scaling", Choice(("none", "linear", "yarn")), "RoPE scaling. Without it: as the model says."),
     _engine("rope_scale", Number(0, 1e6, is_open=True), "Context is extended by this factor."),
     _engine("rope_freq_base", Number(0, 1e12, is_open=True), "RoPE base frequency. Without it: as the model says."),
-    _engine("rope_freq_scale", Number(0, 1e6, is_open=True), "RoPE frequency factor (1 / `rope_scale`)."),
+    _engine(
+        "rope_freq_scale",
+        Number(0, 1e6, is_open=True),
+        "RoPE frequency factor: 1 / `rope_scale`, so only one of the two may be set.",
+    ),
     _engine("yarn_orig_ctx", Whole(0, _MAX_TOKENS), "YaRN: context that the model was trained with."),
     _engine("yarn_ext_factor", Number(-1, 1e6), "YaRN: extrapolation mix; 0 = interpolation only."),
     _engine("yarn_attn_factor", Number(-1, 1e6), "YaRN: attention magnitude."),

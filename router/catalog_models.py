@@ -104,14 +104,21 @@ def _engine(options: Mapping[str, Found], findings: Findings) -> dict[str, Any]:
             f"`batch_size` ({batch}) must be at least `slots` ({slots}), so that every slot can advance in one pass",
             findings,
         )
-    if "ubatch_size" not in engine and batch < MODEL_KEYS["ubatch_size"].default:
-        engine["ubatch_size"] = batch
+    if "batch_size" in engine and "ubatch_size" not in engine:
+        engine["ubatch_size"] = batch  # a larger pass would only be cut up again
     elif (ubatch := engine.get("ubatch_size", 0)) > batch:
         default = "" if "batch_size" in engine else ", its default"
         _complain(
             options,
             ("ubatch_size",),
             f"`ubatch_size` ({ubatch}) must be at most `batch_size` ({batch}{default})",
+            findings,
+        )
+    if "rope_scale" in engine and "rope_freq_scale" in engine:
+        _complain(
+            options,
+            ("rope_freq_scale", "rope_scale"),
+            "`rope_freq_scale` is 1 / `rope_scale`: set only one of the two",
             findings,
         )
     if engine.get("cache_type_v", "f16") not in PLAIN_CACHE_TYPES:

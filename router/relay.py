@@ -1,7 +1,7 @@
 """One request to a worker's socket, and its frames back to the client.
 
 Owns the exchange: lease, POST, frames, the retry of a request that no worker has accepted, and what counts as a crash.
-Must not look into `D` payloads or the client's body, and must not turn errors into HTTP (`app.py` does, through `Reply`).
+Must not look into `D` payloads or the client's body, nor turn errors into HTTP (`app.py` does, through `Reply`).
 
 A worker sends the headers of its reply when it has read and accepted the request, before it generates anything. From
 then on the request is not sent again, whatever happens, and its body is not held.

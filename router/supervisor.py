@@ -68,14 +68,12 @@ logger = logging.getLogger(__name__)
 
 _SURVEY_WAIT_S = 2.0
 """How long the start waits for model headers: the first listing should show contexts, a slow disk may not stop it."""
-
 _REAP_MARGIN_S = 5.0
 """Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
-
 _TIMER_MARGIN_S = 0.001
 """Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop."""
 _AFTER_FAULT_S = 1.0
-"""Pause before the next tick when handling an event has failed: what fails each time must not fail in a busy loop."""
+"""Pause before the next tick after a fault of ours: time goes on for all models, but not in a busy loop of faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,7 @@ class Supervisor:
         if self._is_draining_events:
             return
         self._is_draining_events = True
-        least_s = _AFTER_FAULT_S  # a fault of ours must not stop the time of all models
+        least_s = _AFTER_FAULT_S
         try:
             while self._events:
                 self._handle(self._events.popleft())

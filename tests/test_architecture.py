@@ -50,12 +50,12 @@ WORKER_LAYERS = {
         api.body api.openai_reply api.params api.ports api.prompt api.refusals api.usage
         chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
         chat.sandbox chat.template chat.text_operations
-        engine.admission engine.budget engine.core engine.cost engine.detokenizer engine.kv_ledger engine.kv_store
+        engine.admission engine.budget engine.cost engine.detokenizer engine.kv_ledger engine.kv_store
         engine.prefix_cache engine.sampler engine.scheduler engine.sequence engine.slot engine.statistics
     """,
     2: """
-        engine.engine engine.llama engine.llama_faults engine.llama_params engine.llama_vocabulary
-        lifeline loading memory reporter
+        engine.core engine.engine engine.llama engine.llama_faults engine.llama_params engine.llama_vocabulary
+        lifeline loading machine memory reporter
     """,
     3: """
         api.gate api.openai_chat api.openai_completions api.served api.stream

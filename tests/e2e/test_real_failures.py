@@ -68,7 +68,7 @@ async def test_worker_killed_in_the_middle_of_a_stream_is_an_error_and_no_clean_
 
 async def test_request_whose_worker_is_killed_while_it_generates_fails_and_is_not_run_again(api: Api) -> None:
     pid = await loaded(api, "fragile")
-    asked = asyncio.create_task(api.complete("fragile", "One", 40, ignore_eos=True))
+    asked = asyncio.create_task(api.complete("fragile", "One", 500, ignore_eos=True))
 
     async def generates() -> bool:
         return "GENERATING" in await api.states("fragile")

@@ -150,6 +150,28 @@ async def test_inference_routes_work_with_and_without_the_prefix(path: str, work
         assert side.num_requests(route=worker_path, outcome="ok") == 1
 
 
+@pytest.mark.parametrize(("key", "priority", "status"), [("user", 1, 403), ("user", -5, 200), ("root", 7, 200)])
+async def test_only_a_key_of_scope_admin_may_raise_the_priority_of_its_requests(
+    key: str, priority: int, status: int
+) -> None:
+    async with http_side(keys={"api_keys": "user", "admin_keys": "root"}) as side:
+        body = {"model": "smol", "messages": [], "priority": priority}
+        reply = await side.client.post(CHAT, json=body, headers={"x-api-key": key})
+        assert reply.status == status
+        if status == 403:
+            error = (await reply.json())["error"]
+            assert (error["param"], error["code"]) == ("priority", "forbidden")
+            assert side.supervisor.granted == []
+        else:
+            assert side.supervisor.granted[0][1] == priority
+
+
+async def test_anybody_may_raise_the_priority_where_there_are_no_keys() -> None:
+    async with http_side() as side:
+        reply = await side.client.post(CHAT, json={"model": "smol", "messages": [], "priority": 9})
+        assert (reply.status, side.supervisor.granted) == (200, [("smol", 9, None)])
+
+
 async def test_name_that_no_header_can_carry_is_encoded() -> None:
     spec = make_spec("modèle", aliases={"a b%": AliasSpec("a b%")})
     async with http_side(make_catalog(spec)) as side:

@@ -58,8 +58,6 @@ async def test_long_body_is_parsed_in_a_thread_to_the_same_result() -> None:
         ({"priority": True}, "priority"),
         ({"priority": 101}, "priority"),
         ({"cache_salt": 5}, "cache_salt"),
-        ({"keep_alive": "5m"}, "keep_alive"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ],
 )
 def test_wrong_type_of_a_key_of_the_routers_is_named(fields: dict[str, Any], param: str) -> None:
@@ -67,6 +65,19 @@ def test_wrong_type_of_a_key_of_the_routers_is_named(fields: dict[str, Any], par
         owned_keys(fields)
     assert error.value.param == param
     assert f"`{param}`" in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [("keep_alive", "5m", "`idle_unload_s`"), ("previous_response_id", "resp_1", "`messages`")],
+)
+def test_keys_that_cannot_be_honoured_are_refused_like_other_unsupported_fields(
+    key: str, value: str, instead: str
+) -> None:
+    with pytest.raises(BadRequest) as error:
+        owned_keys({key: value})
+    assert (error.value.code, error.value.param) == ("unsupported_parameter", key)
+    assert instead in error.value.message
 
 
 def test_null_counts_as_absent() -> None:

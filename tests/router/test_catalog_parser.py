@@ -170,9 +170,15 @@ def test_context_auto_is_left_to_the_model_file() -> None:
     assert model("context: auto").context is None
 
 
-def test_a_small_batch_makes_the_micro_batch_small_too() -> None:
-    assert model("batch_size: 64").engine == {"batch_size": 64, "ubatch_size": 64}
-    assert model("batch_size: 1024").engine == {"batch_size": 1024}
+@pytest.mark.parametrize("size", [64, 512, 1024])
+def test_the_micro_batch_follows_the_batch_down_and_up(size: int) -> None:
+    assert model(f"batch_size: {size}").engine == {"batch_size": size, "ubatch_size": size}
+
+
+def test_a_micro_batch_of_its_own_is_kept() -> None:
+    sizes = {"batch_size": 2048, "ubatch_size": 256}
+    assert model("batch_size: 2048\nubatch_size: 256").engine == sizes
+    assert model("batch_size: 2048", "defaults: {ubatch_size: 256}\n").engine == sizes
 
 
 def test_a_quantised_value_cache_turns_automatic_flash_attention_on() -> None:
