@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from router.errors import QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
+from router.errors import NotAvailableYet, QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
 
 
 class Outcome(StrEnum):
@@ -33,7 +33,7 @@ def outcome_of(error: RouterError) -> Outcome:
             return Outcome.WORKER_DIED
         case QueueTimeout() | RequestTimeout():
             return Outcome.TIMEOUT
-        case ShuttingDown():
+        case ShuttingDown() | NotAvailableYet():
             return Outcome.REJECTED
         case _:
             return Outcome.REJECTED if error.http_status < 500 else Outcome.ERROR
@@ -65,8 +65,10 @@ class Account:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time from acceptance to the answer's first byte."""
-        return None if self.first_byte_at_s is None else self.first_byte_at_s - self.accepted_at_s
+        """Time from acceptance to a stream's first byte; an answer that comes at once has none."""
+        if self.first_byte_at_s is None or not self.is_stream:
+            return None
+        return self.first_byte_at_s - self.accepted_at_s
 
     def note_error(self, error: RouterError) -> None:
         """Record that `error` has ended the request."""

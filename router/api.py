@@ -63,8 +63,8 @@ async def get_model_statuses(request: web.Request) -> web.StreamResponse:
 ROUTES = (
     Route("POST", "/v1/chat/completions", run_model, is_counted=True),
     Route("POST", "/v1/completions", run_model, is_counted=True),
-    Route("POST", "/chat/completions", run_model, is_counted=True, is_shown=False),
-    Route("POST", "/completions", run_model, is_counted=True, is_shown=False),
+    Route("POST", "/chat/completions", run_model, is_counted=True, is_shown=False, same_as="/v1/chat/completions"),
+    Route("POST", "/completions", run_model, is_counted=True, is_shown=False, same_as="/v1/completions"),
     Route("GET", "/v1/models", get_models),
     Route("GET", "/v1/models/{id:.+}", get_model),
     Route("GET", "/models", get_model_statuses),

@@ -18,7 +18,8 @@ from router import admin, api, later, ops
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
 from router.dialects import Dialect
-from router.errors import MethodNotAllowed, NotFound, RouterError, Unauthorized
+from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
+from router.lifecycle import WorkerState
 from router.reply import ClientGone, Reply
 from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing
 from router.services import SERVICES, Exchange, Services, current_exchange, find_exchange, open_exchange
@@ -26,6 +27,9 @@ from worker.contract import ErrorPayload
 
 _log = logging.getLogger(__name__)
 _requests_log = logging.getLogger("router.requests")
+
+_UNKNOWN = "other"
+"""The label of all addresses and methods that do not exist."""
 
 _ROUTES = web.AppKey("routes", Mapping[web.AbstractRoute, Route])
 
@@ -86,7 +90,7 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
     route = request.app[_ROUTES].get(request.match_info.route)
     account = Account(
         request_id=secrets.token_hex(12),
-        route=_route_label(route),
+        route=_UNKNOWN if route is None else route.label,
         accepted_at_s=clock(),
     )
     dialect = Dialect.OPENAI
@@ -106,7 +110,7 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         account.status = response.status
         return response
     finally:
-        _close_account(services, account, is_counted=route is not None and route.is_counted, now_s=clock())
+        _close_account(services, account, is_counted=route is None or route.is_counted, now_s=clock())
 
 
 @web.middleware
@@ -127,6 +131,8 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except RouterError as error:
         if isinstance(error, Unauthorized):
             headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
+        if _is_in_vain(request.app[SERVICES], exchange.account, error):
+            headers["x-should-retry"] = "false"  # OpenAI's clients repeat every 5xx by themselves unless told so
         exchange.account.note_error(error)
         response = await exchange.reply.fail(error.to_payload())
     except Exception:  # noqa: BLE001 - a fault of ours must not look like a hang or an empty reply
@@ -164,12 +170,16 @@ async def _authorise(request: web.Request, handler: Handler) -> web.StreamRespon
 # ----------------------------------------------------------------------------------------------------------
 
 
-def _route_label(route: Route | None) -> str:
-    """Return a name from a closed set, which may be a metric label."""
-    if route is None:
-        return "other"
-    path = route.path.partition("{")[0].rstrip("/") or "/"
-    return f"/v1{path}" if route.is_counted and not path.startswith("/v1/") else path
+def _is_in_vain(services: Services, account: Account, error: RouterError) -> bool:
+    """Return whether the same request will fail again, however often a client repeats it in the next minutes."""
+    if isinstance(error, NotAvailableYet):
+        return True
+    if not isinstance(error, ModelUnavailable):
+        return False
+    spec = services.supervisor.catalog.models.get(account.model)
+    view = services.supervisor.snapshot().models.get(account.model)
+    has_failed = view is not None and view.state is WorkerState.FAILED
+    return has_failed or (spec is not None and spec.problem is not None)
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> RouterError:

@@ -106,7 +106,7 @@ def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Ma
         for number, secret in enumerate(secrets, 1):
             entries.append((f"{prefix}-{number}", _digest(_plain(secret)), frozenset({scope})))
     if settings.api_key_file is not None:
-        lines = list(_keys_in(settings.api_key_file, "CORRAL_API_KEY_FILE"))
+        lines = list(_keys_in(settings.api_key_file, "--api-key-file or CORRAL_API_KEY_FILE"))
         entries += [
             (f"file-{number}", _digest(key), frozenset({Scope.INFERENCE})) for number, key in enumerate(lines, 1)
         ]
@@ -134,7 +134,8 @@ def _keys_in(path: Path, where: str) -> Iterator[str]:
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyProblem(f"{where}: cannot read the keys in {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise KeyProblem(f"{where}: cannot read the keys in {path}: {reason}") from None
     keys = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     if not keys:
         raise KeyProblem(f"{where}: {path} has no key in it; write one key per line")

@@ -38,22 +38,41 @@ def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 def exclusive_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; while another process holds it, `on_wait` is called again and again.
 
-    The system frees the lock when the process ends, however it ends. The file stays: removing it would let two
-    processes hold "the" lock.
+    The system frees the lock when the process ends, however it ends. Only who holds the lock may remove the file, and
+    its folder with it: whoever has waited for a file that is gone since makes a new one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # the folder was removed between the two calls
+            continue
+        try:
+            _wait_for_lock(descriptor, on_wait)
+            if _is_at(path, descriptor):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, on_wait: Callable[[], None]) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return whether the open file is still the one that others find at `path`."""
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                on_wait()
-                time.sleep(_LOCK_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def require_free_space(folder: Path, num_bytes: int, what: str) -> None:

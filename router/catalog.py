@@ -131,7 +131,6 @@ class ModelSpec:
         """Return the part that the fleet decides on."""
         return ModelPolicy(
             name=self.name,
-            slots=self.slots,
             idle_unload_s=self.idle_unload_s,
             pin=self.pin,
             preload=self.preload,

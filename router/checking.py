@@ -5,11 +5,12 @@ Owns these looks and their wording. Must not start, fetch or bind anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from router.auth import KeyProblem, load_key_ring
 from router.catalog import Catalog, ModelSpec, Problem
+from router.fetch.protocol import SourceError
 from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
 from router.references import parse_reference
@@ -30,37 +31,54 @@ def file_problems(catalog: Catalog, store: ModelStore, *, must_be_here: bool) ->
     """Return what is wrong with the model files that are on this machine, or lacks if all `must_be_here`."""
     problems = []
     for spec in catalog.models.values():
-        if spec.problem is not None:
-            continue  # told already
-        where = f"models.{spec.name}.model"
-        path = _file_of(spec, store)
-        if path is None:
-            if must_be_here:
-                problems.append(Problem(where, f"{spec.source} is not in the cache, and --offline forbids fetching it"))
-            continue
-        try:
-            read_gguf_header(path)
-        except (GgufError, OSError) as error:
-            problems.append(Problem(where, f"{path}: {error}"))
+        if spec.problem is None:  # else it is told already
+            found = problem_of(spec, store, must_be_here=must_be_here)
+            problems += [] if found is None else [Problem(f"models.{spec.name}.model", found)]
     return problems
 
 
+def problem_of(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
+    """Return why a model cannot be served, as far as a look at its file tells; None = nothing is known against it."""
+    if spec.problem is not None:
+        return spec.problem
+    try:
+        path = _file_of(spec, store)
+    except (SourceError, ValueError) as error:
+        return str(error)
+    if path is None:
+        name = parse_reference(spec.source).short()
+        return f"{name} is not in the cache, and --offline forbids fetching it" if must_be_here else None
+    try:
+        read_gguf_header(path)
+    except (GgufError, OSError) as error:
+        return f"{path}: {error}"
+    return None
+
+
 def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
-    """Return a line about each model, for people. Only for a catalogue without problems."""
-    lines = []
+    """Return a line about each model in aligned columns, and one that counts them. For a catalogue without problems."""
+    rows = []
     for spec in catalog.models.values():
         path = _file_of(spec, store)
         if path is None:
-            file = "will be fetched at the first request"
+            file = "fetched at the first request"
             context = effective_context(spec, None)
         else:
             header = read_gguf_header(path)
             file = f"{header.architecture}, {header.size_bytes / 1e6:.0f} MB"
             context = effective_context(spec, header.trained_context)
-        names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
-        tokens = f", {context} tokens a request" if context is not None else ""
-        lines.append(f"{spec.name}{names}: {spec.source}: {file}{tokens}, {spec.slots} slots")
-    return lines
+        tokens = f"{context} tokens a request, " if context is not None else ""
+        names = f"also called {', '.join(spec.aliases)}" if spec.aliases else ""
+        slots = "1 slot" if spec.slots == 1 else f"{spec.slots} slots"
+        rows.append((spec.name, file, f"{tokens}{slots}", parse_reference(spec.source).short(), names))
+    count = "1 model" if len(rows) == 1 else f"{len(rows)} models"
+    return [*_aligned(rows), f"{count}, no problems"]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return each row as a line in which columns begin at the same place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _file_of(spec: ModelSpec, store: ModelStore) -> Path | None:

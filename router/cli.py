@@ -36,7 +36,7 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(short_help="Serve models over HTTP.")
 @_file_argument
 @click.option("--host", help="Address to listen on (default 127.0.0.1). Others than loopback need API keys.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default 8080); 0 = any free one.")
@@ -70,7 +70,7 @@ def serve(file: Path | None, **options: Any) -> None:
     try:
         catalog = load_catalog(path, make_store(settings).locate)
     except CatalogError as error:
-        _fail([problem.describe(path) for problem in error.problems])
+        _fail_with(list(error.problems), path)
     _warn_of_unknown_variables(catalog)
     try:
         code = run(catalog, settings)
@@ -79,7 +79,7 @@ def serve(file: Path | None, **options: Any) -> None:
     raise SystemExit(code)
 
 
-@main.command()
+@main.command(short_help="Check what would be served, without serving it.")
 @_file_argument
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for fetched models.")
 @click.option("--offline", is_flag=True, default=None, help="Count models as missing that would have to be fetched.")
@@ -125,6 +125,13 @@ def _catalog_path(file: Path | None, command: str) -> Path:
         return file
     path = Path(DEFAULT_FILE)
     if not path.exists():
+        if any(Path().glob("*.gguf")):
+            _fail(
+                [
+                    f"corral: there is no {DEFAULT_FILE} in this folder ({Path.cwd()}), but there are .gguf files; "
+                    f"to take all of them: corral {command} ."
+                ]
+            )
         forms = _FILE_FORMS.format(command=command)
         _fail([f"corral: there is no {DEFAULT_FILE} in this folder ({Path.cwd()}); {forms}"])
     return path

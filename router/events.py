@@ -30,7 +30,6 @@ class ModelPolicy:
     """What the fleet needs to know of a model. Times in seconds; 0 = no limit where a limit is meant."""
 
     name: str
-    slots: int = 4
     idle_unload_s: float = 900.0
     """From the end of the last request; 0 = never."""
     pin: bool = False

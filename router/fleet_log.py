@@ -6,6 +6,7 @@ Owns the words. Must not decide or remember anything but what the next line need
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from router.events import Event, ExitReason, ShutdownRequested, WorkerExited
 from router.fleet_views import FleetSnapshot, ModelView
@@ -14,6 +15,12 @@ from router.lifecycle import WorkerState
 logger = logging.getLogger("router.fleet")
 
 _HAS_SERVED = frozenset({WorkerState.READY, WorkerState.DRAINING})
+
+
+def fields(model: str, state: str, seconds: float | None = None) -> dict[str, dict[str, Any]]:
+    """Return the `extra=` of a line about a model: fields for collectors of JSON, which the text says in words."""
+    named = {"model": model, "state": state}
+    return {"_fields": named if seconds is None else named | {"seconds": round(seconds, 3)}}
 
 
 class FleetLog:
@@ -33,10 +40,12 @@ class FleetLog:
                 if exit_.reason is ExitReason.STOPPED:
                     idle_s = self._idle_s.pop(worker.model, 0.0)
                     idle = f" (idle for {idle_s:.0f} s)" if idle_s >= 1 else ""
-                    logger.info("%s: unloaded%s", worker.model, idle)
+                    told = fields(worker.model, WorkerState.UNLOADED.value, idle_s if idle else None)
+                    logger.info("%s: unloaded%s", worker.model, idle, extra=told)
                 else:
                     reason = " / ".join(exit_.detail.split("\n"))
-                    logger.warning("%s: failed: %s%s", worker.model, reason, _describe_next_try(view))
+                    told = _failure_fields(worker.model, view)
+                    logger.warning("%s: failed: %s%s", worker.model, reason, _describe_next_try(view), extra=told)
             case _:
                 pass
         for name, view in fleet.models.items():
@@ -48,25 +57,33 @@ class FleetLog:
 
     def note_ready(self, model: str, seconds: float) -> None:
         """Write how long the load took."""
-        logger.info("%s: ready in %.1f s", model, seconds)
+        logger.info("%s: ready in %.1f s", model, seconds, extra=fields(model, WorkerState.READY.value, seconds))
 
     def _note_state(self, view: ModelView, now_s: float) -> None:
+        told = fields(view.name, view.state.value)
         match view.state:
             case WorkerState.DRAINING:
                 num = sum(resident.num_leases for resident in view.residents)
                 requests = "1 request still runs" if num == 1 else f"{num} requests still run"
-                logger.info("%s: taking no more requests; %s", view.name, requests)
+                logger.info("%s: taking no more requests; %s", view.name, requests, extra=told)
             case WorkerState.STOPPING:
                 is_idle = self._states.get(view.name) in _HAS_SERVED and not any(
                     resident.num_leases for resident in view.residents
                 )
                 if is_idle:
                     self._idle_s[view.name] = now_s - max(resident.last_used_s for resident in view.residents)
-                logger.debug("%s: stopping", view.name)
+                logger.debug("%s: stopping", view.name, extra=told)
             case WorkerState.READY if self._states.get(view.name) is WorkerState.DRAINING:
-                logger.info("%s: taking requests again", view.name)
+                logger.info("%s: taking requests again", view.name, extra=told)
             case _:
-                logger.debug("%s: %s", view.name, view.state.value)
+                logger.debug("%s: %s", view.name, view.state.value, extra=told)
+
+
+def _failure_fields(model: str, view: ModelView | None) -> dict[str, dict[str, Any]]:
+    """Return the fields of a failure's line; its seconds are those to the next try."""
+    if view is None:
+        return fields(model, WorkerState.FAILED.value)
+    return fields(model, view.state.value, view.retry_in_s)
 
 
 def _describe_next_try(view: ModelView | None) -> str:

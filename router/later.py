@@ -40,12 +40,13 @@ def _refusal(what: str, instead: str | None) -> Handler:
 
 
 ROUTES = (
-    *(Route("*", path, _refusal(what, instead), is_shown=False) for path, what, instead in _MISSING),
+    *(Route("*", path, _refusal(what, instead), is_counted=True, is_shown=False) for path, what, instead in _MISSING),
     Route(
         "*",
         "/admin/{rest:.*}",
         _refusal("reload, pin, config and logs", "restart the server to change its configuration"),
         scopes=(Scope.ADMIN,),
+        is_counted=True,
         is_shown=False,
     ),
 )

@@ -53,6 +53,14 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def reach_of(bound: list[socket.socket]) -> str:
+    """Return `on all addresses` where the server is to be reached from other machines by any address; else ""."""
+    hosts = {sock.getsockname()[0] for sock in bound}
+    if "0.0.0.0" in hosts:
+        return "on all addresses"
+    return "on all IPv6 addresses" if "::" in hosts else ""
+
+
 def _bind(family: socket.AddressFamily, address: tuple[object, ...], port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

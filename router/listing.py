@@ -106,6 +106,7 @@ def _model_entry(
             "phase": progress.phase,
             "done_bytes": progress.done_bytes,
             "total_bytes": progress.total_bytes,
+            "detail": progress.detail,
         }
     return entry
 

@@ -14,6 +14,9 @@ MAX_BYTES = 64 * 1024
 MAX_LINE_BYTES = 4096
 """A longer line is cut: it is a dump, not a message."""
 
+MAX_SEEN = 1000
+"""Warnings that are remembered; texts with figures in them must not fill the memory."""
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MEANINGFUL = re.compile(
@@ -91,6 +94,25 @@ def severity(line: str) -> tuple[str, str]:
     """Return the level at which the router should log a worker's line, and its text without the worker's prefix."""
     found = _LOGGED.match(line)
     return (found[1], found[2]) if found is not None else ("DEBUG", line)
+
+
+class WarningsOnce:
+    """Lets a warning pass once, whoever repeats it; later ones are for debugging. Errors always pass."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def severity(self, line: str) -> tuple[str, str]:
+        """Return what `severity` does, but DEBUG for a warning that was seen before. Mutates: what has been seen."""
+        level, text = severity(line)
+        if level != "WARNING":
+            return level, text
+        if text in self._seen:
+            return "DEBUG", text
+        if len(self._seen) >= MAX_SEEN:
+            self._seen.clear()
+        self._seen.add(text)
+        return level, text
 
 
 def _is_no_reason(line: str) -> bool:

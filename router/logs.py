@@ -1,6 +1,7 @@
 """Logging: lines for people on a terminal, one JSON object a line everywhere else.
 
-Owns the two formats and the one place where logging is set up. What is passed as `extra=` becomes fields in both.
+Owns the two formats and the one place where logging is set up. What is passed as `extra=` becomes fields in both; what
+is passed as `extra={"_fields": {...}}` becomes fields of the JSON line alone, because the message says it in words.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= dict(_extras(record))
+        line |= getattr(record, "_fields", {}) | dict(_extras(record))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)

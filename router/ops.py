@@ -14,7 +14,7 @@ from router.auth import Scope
 from router.fleet_views import ModelView, ResidentView
 from router.json_reply import json_response
 from router.lifecycle import WorkerState
-from router.listing import UNAVAILABLE, reason_of, state_of
+from router.listing import DOWNLOADING, UNAVAILABLE, reason_of, state_of
 from router.routes import Route
 from router.services import SERVICES
 from worker.contract import SlotReport, SlotState, WorkerStatus
@@ -96,9 +96,22 @@ def _model_health(supervisor: Supervisor, name: str) -> web.Response:
     body: dict[str, Any] = {"status": "ok" if is_healthy else "unavailable", "model": spec.name, "state": state}
     if reason is not None:
         body["reason"] = reason
-    if view is not None and view.blocked_by is not None:
-        body["waiting_for"] = view.blocked_by
+    if (awaited := _own_progress(supervisor, view) or (view.blocked_by if view is not None else None)) is not None:
+        body["waiting_for"] = awaited
     return json_response(body, status=200 if is_healthy else 503)
+
+
+def _own_progress(supervisor: Supervisor, view: ModelView | None) -> str | None:
+    """Return how far the model's own download or load is, in words; None when neither runs."""
+    if view is None:
+        return None
+    if (fetched := supervisor.fetch_progress(view.name)) is not None:
+        return f"its download: {fetched.text.removeprefix(DOWNLOADING).lstrip(', ')}"
+    loading = [resident for resident in view.residents if resident.state is WorkerState.LOADING]
+    if not loading:
+        return None
+    status = supervisor.status(loading[0].worker)
+    return "its load" if status is None or status.progress is None else f"its load: {status.progress:.0%}"
 
 
 def _wedged_reason(supervisor: Supervisor, view: ModelView | None) -> str | None:

@@ -23,7 +23,7 @@ from typing import Self
 
 from router.events import ExitReason, WorkerExit
 from router.exits import explain_exit
-from router.log_tail import LogTail, severity
+from router.log_tail import LogTail, WarningsOnce
 from router.process_group import living_members, signal_group
 from router.status import StatusLink
 from worker.contract import Control, LaunchSpec, WorkerStatus
@@ -36,6 +36,9 @@ _PIPES_CLOSE_S = 1.0
 can hold a pipe open longer."""
 
 _GROUP_WARN_S = 5.0
+
+_warnings_once = WarningsOnce()
+"""Of all workers: what one says of the machine or of its build, every other one says too."""
 
 
 class WorkerProcess:
@@ -121,7 +124,8 @@ class WorkerProcess:
     async def stop(self, grace_s: float, reason: ExitReason = ExitReason.STOPPED, detail: str = "") -> WorkerExit:
         """Return once the process is gone: SIGTERM to its group, after `grace_s` SIGKILL.
 
-        A second call with a shorter grace hastens the end; the first call's reason stays.
+        A second call with a shorter grace hastens the end; the first call's reason stays. Without any grace nothing
+        is late, so nothing is said about it.
         """
         if self._stop is None and self._process.returncode is None:
             self._stop = (reason, detail)
@@ -130,15 +134,15 @@ class WorkerProcess:
             async with asyncio.timeout(grace_s):
                 return await self.wait()
         except TimeoutError:
+            if grace_s > 0 and self._process.returncode is None:
+                self.is_escalated = True
+                logger.warning("%s: process %d did not stop in time; killing its process group", self._name, self.pid)
             self.kill()
             return await self.wait()
 
     def kill(self) -> None:
         """Send SIGKILL to the whole group now; `wait` tells when it is gone."""
-        if self._process.returncode is None:
-            self.is_escalated = True
-            logger.warning("%s: process %d did not stop in time; killing its process group", self._name, self.pid)
-            self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         # Once it is reaped, its id may belong to somebody else; `_reap` deals with the rest of the group.
@@ -217,7 +221,7 @@ class _OutputReader(asyncio.Protocol):
 
     def _write(self, lines: list[str]) -> None:
         for line in lines:
-            level, text = severity(line)
+            level, text = _warnings_once.severity(line)
             output_logger.log(logging.getLevelNamesMapping()[level], "%s: %s", self._name, text)
 
 

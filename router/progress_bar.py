@@ -18,14 +18,26 @@ _WIDTH = 30
 _CLEAR = "\r\033[K"
 
 
-def describe(model: str, progress: FetchProgress) -> str:
-    """Return the text for one model, for example `smollm2: downloading [#####     ] 46 of 98 MB`."""
-    done = progress.done_bytes / 1e6
-    if not progress.total_bytes:
-        return f"{model}: {progress.phase} {done:.0f} MB"
-    share = min(1.0, progress.done_bytes / progress.total_bytes)
-    bar = "#" * round(share * _WIDTH)
-    return f"{model}: {progress.phase} [{bar:<{_WIDTH}}] {done:.0f} of {progress.total_bytes / 1e6:.0f} MB"
+def describe(fetches: Mapping[str, FetchProgress], columns: int) -> str:
+    """Return at most `columns` characters about all downloads; of a single one, a bar too where there is room.
+
+    For example `coder: downloading part 2 of 6 [#####     ] 46 of 98 MB`, or `coder 13/89 MB · smollm2 41/93 MB`.
+    """
+    if len(fetches) != 1:
+        return " · ".join(f"{model} {progress.amount.replace(' of ', '/')}" for model, progress in fetches.items())[
+            :columns
+        ]
+    ((model, progress),) = fetches.items()
+    if not progress.done_bytes and not progress.total_bytes and progress.detail:
+        return f"{model}: {progress.detail}"[:columns]  # nothing is coming yet: what is waited for
+    if progress.total_bytes:
+        share = min(1.0, progress.done_bytes / progress.total_bytes)
+        bar = "#" * round(share * _WIDTH)
+        what = f"{progress.phase} {progress.detail}".rstrip()
+        text = f"{model}: {what} [{bar:<{_WIDTH}}] {progress.amount}"
+        if len(text) <= columns:
+            return text
+    return f"{model}: {progress.text}"[:columns]
 
 
 class ProgressBar:
@@ -42,9 +54,7 @@ class ProgressBar:
         if not fetches:
             self.clear()
             return
-        text = "   ".join(describe(model, progress) for model, progress in fetches.items())
-        columns = shutil.get_terminal_size().columns
-        self._stream.write(_CLEAR + text[: columns - 1])
+        self._stream.write(_CLEAR + describe(fetches, shutil.get_terminal_size().columns - 1))
         self._stream.flush()
         self._is_drawn = True
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from router.events import FleetLimits, RefusalKind
+from router.events import ExitReason, FleetLimits, RefusalKind
 from router.lifecycle import WorkerState
 from router.resident import ModelRecord, Resident
 
@@ -58,10 +58,9 @@ def failed_model(record: ModelRecord, now_s: float) -> Refusal:
     reason = detail or (record.last_exit.reason.value if record.last_exit else "the reason is not known")
     retry = f"it will be tried again for a request that comes in {math.ceil(retry_after_s)} s or later"
     if record.rest is WorkerState.FAILED:
-        words = (
-            f"Model '{name}' cannot be loaded: {reason}. Its file or its configuration has to be corrected; "
-            f"otherwise {retry}."
-        )
+        words = f"Model '{name}' cannot be loaded: {reason}. That has to be put right first; otherwise {retry}."
+    elif record.last_exit and record.last_exit.reason is ExitReason.SOURCE_FAILED:
+        words = f"The file of model '{name}' could not be fetched: {reason}. After a pause {retry}."
     else:
         words = f"Model '{name}' failed to start or crashed: {reason}. It pauses now; {retry}."
     return Refusal(RefusalKind.UNAVAILABLE, words, retry_after_s)

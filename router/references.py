@@ -39,6 +39,10 @@ class PathReference:
     def __str__(self) -> str:
         return self.path
 
+    def short(self) -> str:
+        """Return the reference as messages name it."""
+        return str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class PackageSpec:
@@ -64,6 +68,11 @@ class PackageReference:
     def __str__(self) -> str:
         return f"pkg:{'+'.join(map(str, self.packages))}/{self.file}"
 
+    def short(self) -> str:
+        """Return the reference as messages name it: of several packages the first one, `pkg:FIRST==1.0 (+5 more)`."""
+        num_more = len(self.packages) - 1
+        return f"pkg:{self.packages[0]} (+{num_more} more)" if num_more else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
@@ -83,6 +92,10 @@ class HubReference:
     def __str__(self) -> str:
         what = f"/{self.file}" if self.file is not None else f":{self.quant}"
         return f"hf:{self.repo_id}{what}{'' if self.revision is None else f'@{self.revision}'}"
+
+    def short(self) -> str:
+        """Return the reference as messages name it."""
+        return str(self)
 
 
 Reference = PathReference | PackageReference | HubReference

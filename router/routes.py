@@ -24,14 +24,21 @@ class Route:
 
     method: str
     path: str
-    """As aiohttp writes it; its value without `{…}` is a metric label."""
+    """As aiohttp writes it."""
     handler: Handler
     scopes: tuple[Scope, ...] = DEFAULT_SCOPES
     """A key needs one of them; empty = no key is asked for."""
     is_counted: bool = False
-    """A request to a model: it gets a log line and counts in the metrics."""
+    """It gets a log line and counts in the metrics: requests to models, and what is refused to everybody."""
     is_shown: bool = True
     """Listed on the start page."""
+    same_as: str | None = None
+    """The path that this one is another form of."""
+
+    @property
+    def label(self) -> str:
+        """Its name in the log and as a metric label, from a closed set: nothing that a client wrote."""
+        return self.same_as or self.path.partition("{")[0].rstrip("/") or "/"
 
 
 def describe_missing(method: str, path: str, known: Iterable[str]) -> str:

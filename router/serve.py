@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -25,9 +26,12 @@ from router.auth import KeyProblem, KeyRing, load_key_ring
 from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
 from router.catalog import Catalog
+from router.checking import problem_of
 from router.cores import count_cores
+from router.fleet_log import fields
 from router.host_guard import HostGuard, is_loopback
-from router.listen import CannotListen, bind_sockets, url_of
+from router.listen import CannotListen, bind_sockets, reach_of, url_of
+from router.listing import UNAVAILABLE
 from router.logs import is_for_people
 from router.metrics import RouterMetrics
 from router.progress_bar import ProgressBar
@@ -88,8 +92,10 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     try:
         await supervisor.start()
         async with _listening(app, sockets), _progress_shown(supervisor):
-            _announce(catalog, settings, keys, url_of(sockets[0]))
+            _announce(catalog, settings, keys, sockets)
+            looking = asyncio.create_task(_warn_of_files(catalog, store, settings))
             await stop.first.wait()
+            looking.cancel()
             is_hurried = await _drain(supervisor, settings.shutdown_drain_s, stop)
     except RuntimeDirError as error:
         raise CannotServe(str(error)) from None
@@ -153,12 +159,12 @@ async def _progress_shown(supervisor: Supervisor) -> AsyncIterator[None]:
 
 async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool:
     """Let running requests end and stop every worker; return True when that was cut short by a second signal."""
-    num_running = sum(
-        resident.num_leases for view in supervisor.snapshot().models.values() for resident in view.residents
-    )
+    views = supervisor.snapshot().models.values()
+    num_running = sum(resident.num_leases for view in views for resident in view.residents)
+    num_waiting = sum(view.queue_length for view in views)
     _log.info(
         "stopping: new requests are refused; the same signal again stops at once",
-        extra={"running_requests": num_running, "drain_s": drain_s},
+        extra={"running_requests": num_running, "waiting_requests": num_waiting, "drain_s": drain_s},
     )
     closing = asyncio.create_task(supervisor.close(drain_s))
     hurry = asyncio.create_task(stop.second.wait())
@@ -167,11 +173,19 @@ async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool
     if closing.done():
         await closing
         return False
-    _log.warning("stopping at once")
+    _log.info("stopping at once")
     closing.cancel()
     await asyncio.wait({closing})
-    await supervisor.close(0.0)
+    await supervisor.close(0.0, is_hurried=True)
     return True
+
+
+async def _warn_of_files(catalog: Catalog, store: ModelStore, settings: RouterSettings) -> None:
+    """The log names every model that no request can be answered with, and why; the server answers meanwhile."""
+    for spec in catalog.models.values():
+        look = functools.partial(problem_of, spec, store, must_be_here=settings.offline)
+        if (problem := await asyncio.to_thread(look)) is not None:
+            _log.warning("%s: unavailable: %s", spec.name, problem, extra=fields(spec.name, UNAVAILABLE))
 
 
 def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
@@ -190,13 +204,15 @@ def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
     return keys
 
 
-def _announce(catalog: Catalog, settings: RouterSettings, keys: KeyRing, url: str) -> None:
+def _announce(catalog: Catalog, settings: RouterSettings, keys: KeyRing, sockets: list[socket.socket]) -> None:
+    url, reach = url_of(sockets[0]), reach_of(sockets)
     if not is_for_people(settings.log_format, sys.stdout):
-        _log.info("listening", extra={"url": url, "models": list(catalog.models), "version": version()})
+        known = {"url": url, "models": list(catalog.models), "version": version()}
+        _log.info("listening%s", f" {reach}" if reach else "", extra=known)
         return
     width = max((len(name) for name in catalog.models), default=0)
     count = "1 model" if len(catalog.models) == 1 else f"{len(catalog.models)} models"
-    lines = ["", f"Corral {version()} serves {count} at {url}", ""]
+    lines = ["", f"Corral {version()} serves {count} at {url}{f', {reach}' if reach else ''}", ""]
     for spec in catalog.models.values():
         notes = [f"also called {', '.join(spec.aliases)}"] if spec.aliases else []
         notes += [f"unavailable: {spec.problem}"] if spec.problem is not None else []
@@ -209,7 +225,8 @@ def _announce(catalog: Catalog, settings: RouterSettings, keys: KeyRing, url: st
 
 
 def _curl(url: str, model: str, *, has_keys: bool) -> str:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]}, ensure_ascii=False)
+    asked = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 48}
+    body = json.dumps(asked, ensure_ascii=False)
     key = "-H 'Authorization: Bearer KEY' " if has_keys else ""
     return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(body)}"
 

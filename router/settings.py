@@ -43,7 +43,12 @@ def _lower(value: Any) -> Any:
 
 def _command(value: Any) -> Any:
     """Return the words of a command that is written as a JSON list; other types pass."""
-    return json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        raise ValueError('must be a JSON list of words, such as ["python3", "worker.py"]') from None
 
 
 _Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
@@ -97,6 +102,15 @@ class RouterSettings(BaseSettings):
     """Starts another program in place of the worker (a JSON list); for tests."""
 
 
+_WORDS = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+}
+"""Our words for kinds of pydantic's errors."""
+
+
 class SettingsError(Exception):
     """Some settings are wrong; `problems` has one line for each."""
 
@@ -122,8 +136,15 @@ def _explain(error: ValidationError, given: dict[str, Any]) -> list[str]:
     for problem in error.errors(include_input=False, include_url=False):
         name = str(problem["loc"][0]) if problem["loc"] else ""
         origin = f"--{name.replace('_', '-')}" if name in given else f"{ENV_PREFIX}{name.upper()}"
-        lines.append(f"{origin}: {problem['msg']}")
+        lines.append(f"{origin}: {_words(problem['type'], problem['msg'])}")
     return lines
+
+
+def _words(kind: str, message: str) -> str:
+    """Return what is wrong with a value, without the value, which may be a secret."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    return message.removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
 
 
 def unknown_variables(names: Iterable[str], expected: Iterable[str] = ()) -> list[str]:

@@ -80,11 +80,12 @@ class ModelStore:
             if isinstance(reference, HubReference) and (self._is_offline or is_hub_offline()):
                 by = "offline mode" if self._is_offline else "HF_HUB_OFFLINE"
                 raise SourceError(
-                    f"{key} is not on this machine and {by} forbids to download it; fetch it once while online",
+                    f"{reference.short()} is not on this machine and {by} forbids to download it; fetch it once while "
+                    "online",
                     is_permanent=True,
                 )
             job = FetchJob(key, str(self._cache_dir.absolute()), self._is_offline)
-            flight = self._flights[key] = _Flight(job, self._stall_timeout_s)
+            flight = self._flights[key] = _Flight(job, reference.short(), self._stall_timeout_s)
             flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
         return await flight.wait(on_progress)
 
@@ -126,8 +127,9 @@ def locate_path(reference: PathReference, base_dir: Path) -> Path:
 class _Flight:
     """One fetch in progress, and everybody who waits for it."""
 
-    def __init__(self, job: FetchJob, stall_timeout_s: float) -> None:
+    def __init__(self, job: FetchJob, name: str, stall_timeout_s: float) -> None:
         self._job = job
+        self._name = name
         self._stall_timeout_s = stall_timeout_s
         self._watchers: list[OnProgress] = []
         self._last: FetchProgress | None = None
@@ -144,7 +146,7 @@ class _Flight:
         except asyncio.CancelledError:
             if not self.task.cancelled():
                 raise  # the waiter itself
-            raise SourceError(f"{self._job.reference}: the fetch was ended because corral stops") from None
+            raise SourceError(f"{self._name}: the fetch was ended because corral stops") from None
         finally:
             self._watchers.remove(on_progress)
 
@@ -160,7 +162,7 @@ class _Flight:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SourceError(f"{self._job.reference}: the fetch process cannot be started: {error.strerror}") from None
+            raise SourceError(f"{self._name}: the fetch process cannot be started: {error.strerror}") from None
         assert process.stdin is not None
         assert process.stderr is not None
         complaints = asyncio.create_task(_tail(process.stderr))
@@ -171,8 +173,9 @@ class _Flight:
                 status = await process.wait()
                 said = without_secrets((await complaints).decode(errors="replace").strip())
                 raise SourceError(
-                    f"{self._job.reference}: the fetch process ended with status {status} without saying why"
-                    + (f"; its last words:\n{said}" if said else "")
+                    f"{self._name}: the fetch process ended with status {status} without saying why"
+                    + ("; the server's log has its last words" if said else ""),
+                    details=said,
                 )
         finally:
             if outcome is None:
@@ -196,7 +199,7 @@ class _Flight:
                     line = await process.stdout.readline()
             except TimeoutError:
                 raise SourceError(
-                    f"{self._job.reference}: nothing arrived for {self._stall_timeout_s:.0f} s; the fetch was ended, "
+                    f"{self._name}: nothing arrived for {self._stall_timeout_s:.0f} s; the fetch was ended, "
                     "check the network"
                 ) from None
             if not line:

@@ -151,18 +151,18 @@ class Supervisor:
         await asyncio.wait({survey}, timeout=_SURVEY_WAIT_S)
         self._dispatch(Tick())
 
-    async def close(self, drain_s: float = 5.0) -> None:
+    async def close(self, drain_s: float = 5.0, *, is_hurried: bool = False) -> None:
         """All workers are reaped and the runtime directory is gone. Running requests get `drain_s` to finish.
 
-        What still runs some seconds after that is killed. May be called again, with less patience, when this was
-        cancelled.
+        What still runs some seconds after that is killed; if `is_hurried`, everything is, at once. May be called again,
+        with less patience, when this was cancelled.
         """
         ground = self._ground
         if ground is None:
             return
         self._dispatch(ShutdownRequested(drain_s))
         grace_s = self.catalog.fleet_limits().stop_grace_s
-        if not await self._wait_for_exits(drain_s + grace_s + _REAP_MARGIN_S):
+        if is_hurried or not await self._wait_for_exits(drain_s + grace_s + _REAP_MARGIN_S):
             for run in self._runs.values():
                 run.kill()
             if not await self._wait_for_exits(_REAP_MARGIN_S):

@@ -11,6 +11,7 @@ when a worker starts or stops (`fleet.py` does), nor know other workers. Whateve
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from router.events import (
     WorkerStarted,
 )
 from router.fetch.protocol import FetchProgress, SourceError
+from router.fleet_log import fields
 from router.gguf_header import GgufError, GgufHeader
 from router.launch import build_launch_spec, capped_threads, default_max_leases, worker_environment
 from router.log_tail import LogTail
@@ -154,7 +156,9 @@ class WorkerRun:
             self._preparation.cancel()
 
     def kill(self) -> None:
-        """SIGKILL now, with no grace at all."""
+        """SIGKILL now, with no grace at all, also for a process that is only just being made."""
+        if self._stop is not None:
+            self._stop = (dataclasses.replace(self._stop[0], grace_s=0.0), self._stop[1])
         if self._process is not None:
             self._process.kill()
         elif self._preparation is not None:
@@ -189,6 +193,9 @@ class WorkerRun:
             order, detail = self._stop
             return WorkerExit(order.reason, detail)
         except SourceError as error:
+            if error.details:
+                words = " / ".join(error.details.splitlines())
+                logger.info("%s: what its download printed: %s", self.worker.model, words)
             reason = ExitReason.BAD_MODEL if error.is_permanent else ExitReason.SOURCE_FAILED
             return WorkerExit(reason, str(error))
         except GgufError as error:
@@ -225,7 +232,8 @@ class WorkerRun:
         self._process = process
         self.log = process.log
         ground.metrics.worker_started(self.worker.model)
-        logger.info("%s: loading (%s, process %d)", self.worker.model, _describe(path, header), process.pid)
+        what = f"loading ({_describe(path, header)}, process {process.pid})"
+        logger.info("%s: %s", self.worker.model, what, extra=fields(self.worker.model, "loading"))
         ground.emit(WorkerStarted(self.worker))
         if self._stop is not None:
             self._stop_process(process, self._stop[0].grace_s)
@@ -240,7 +248,8 @@ class WorkerRun:
             raise SourceError(str(error), is_permanent=True) from None
         path = await asyncio.to_thread(store.locate, reference, spec.base_dir)
         if path is None:
-            logger.info("%s: fetching %s", self.worker.model, spec.source)
+            told = fields(self.worker.model, "downloading")
+            logger.info("%s: fetching %s", self.worker.model, reference.short(), extra=told)
             try:
                 path = await store.fetch(reference, spec.base_dir, self._on_fetch_progress)
             finally:
@@ -279,8 +288,7 @@ class WorkerRun:
         now_s = time.monotonic()
         if now_s - self._logged_fetch_at_s >= _FETCH_LOG_EVERY_S and progress.total_bytes:
             self._logged_fetch_at_s = now_s
-            done, total = progress.done_bytes / 1e6, progress.total_bytes / 1e6
-            logger.info("%s: %s, %.0f of %.0f MB", self.worker.model, progress.phase, done, total)
+            logger.info("%s: %s", self.worker.model, progress.text, extra=fields(self.worker.model, "downloading"))
 
     def _note_progress(self) -> None:
         """Tell the fleet, but not more often than its load timeout can be concerned with."""

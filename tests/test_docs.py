@@ -37,7 +37,7 @@ from worker.api.refusals import BOTH, CHAT, COMPLETIONS, IsHarmless
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")])
 
 
 def text_of(name: str) -> str:

@@ -100,15 +100,16 @@ def _die_with_parent() -> NoReturn:
 
 def _disk_trouble(error: OSError, job: FetchJob) -> SourceError:
     where = f" ({error.filename})" if error.filename else ""
+    name = parse_reference(job.reference).short()
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return SourceError(f"the disk is full{where}: {job.reference} could not be stored; make room")
+        return SourceError(f"the disk is full{where}: {name} could not be stored; make room")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return SourceError(
-            f"{job.reference} could not be stored{where}: {error.strerror}; point CORRAL_CACHE (HF_HOME for hf: "
+            f"{name} could not be stored{where}: {error.strerror}; point CORRAL_CACHE (HF_HOME for hf: "
             "models) to a folder that this user may write to",
             is_permanent=True,
         )
-    return SourceError(f"{job.reference} could not be stored{where}: {error.strerror or error}")
+    return SourceError(f"{name} could not be stored{where}: {error.strerror or error}")
 
 
 if __name__ == "__main__":

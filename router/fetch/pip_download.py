@@ -35,7 +35,8 @@ _NETWORK_TROUBLE = re.compile(
 def download_wheel(spec: PackageSpec, folder: Path, report: Callable[[FetchProgress], None], detail: str) -> Path:
     """Return the wheel's path inside `folder`, which is empty before. Raises: SourceError.
 
-    pip's temporary files lie in `folder` too: the system's own folder for them may be small.
+    Its progress is reported with `detail`. pip's temporary files lie in `folder` too: the system's own folder for them
+    may be small.
     """
     has_raw_progress = _pip_version() >= _FIRST_WITH_RAW_PROGRESS
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
@@ -61,7 +62,7 @@ def download_wheel(spec: PackageSpec, folder: Path, report: Callable[[FetchProgr
     ) as process:
         try:
             output = _Output(process)
-            _follow(process, output, folder, report, detail)
+            _follow(process, output, folder, report, detail, str(spec))
         except BaseException:
             process.kill()
             raise
@@ -111,6 +112,7 @@ def _follow(
     folder: Path,
     report: Callable[[FetchProgress], None],
     detail: str,
+    what: str,
 ) -> None:
     """Report until pip ends. Raises: SourceError as soon as it is clear that the wheel does not fit."""
     is_size_known = False
@@ -130,7 +132,7 @@ def _follow(
             if total and not is_size_known:
                 is_size_known = True
                 # The wheel, and what is unpacked from it beside it.
-                require_free_space(folder, 2 * total - done, detail)
+                require_free_space(folder, 2 * total - done, what)
         if now != last:
             report(now)
             last = now
@@ -168,6 +170,7 @@ def _failure(spec: PackageSpec, complaints: str, code: int) -> SourceError:
         else "check the network and pip's index settings (PIP_INDEX_URL, PIP_FIND_LINKS)"
     )
     return SourceError(
-        f"pip could not download {spec} (exit code {code}); {advice}. pip said:\n{complaints or '(nothing)'}",
+        f"pip could not download {spec} (exit code {code}); {advice}. The server's log has pip's own words",
         is_permanent=is_unknown,
+        details=complaints,
     )

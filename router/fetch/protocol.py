@@ -15,6 +15,9 @@ from dataclasses import dataclass
 MAX_LINE_BYTES = 48_000
 """Longer lines are cut by their writer: readers have a limit of 64 KiB."""
 
+_MAX_CHARS = MAX_LINE_BYTES // 32
+"""Of each of two texts, whose characters take at most twelve bytes."""
+
 DOWNLOADING = "downloading"
 JOINING = "joining"
 VERIFYING = "verifying"
@@ -26,11 +29,13 @@ _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{8,}|(?<=Bearer )\S+")
 class SourceError(Exception):
     """A model's file is not here and cannot be brought here; the message is for the operator."""
 
-    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
+    def __init__(self, message: str, *, is_permanent: bool = False, details: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.is_permanent = is_permanent
         """Trying again is pointless until the configuration, the environment or the file changes."""
+        self.details = details
+        """What another program printed: for the log, because it may name folders that clients need not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,18 @@ class FetchProgress:
     total_bytes: int | None
     """None = not known."""
     detail: str = ""
-    """For people: which file or package, or what is waited for."""
+    """For people: which file or part, or what is waited for."""
+
+    @property
+    def amount(self) -> str:
+        """How much is done, for people: `13 of 89 MB`."""
+        done = f"{self.done_bytes / 1e6:.0f}"
+        return f"{done} of {self.total_bytes / 1e6:.0f} MB" if self.total_bytes else f"{done} MB"
+
+    @property
+    def text(self) -> str:
+        """All of it, for people: `downloading part 2 of 6, 13 of 89 MB`."""
+        return f"{self.phase}{f' {self.detail}' if self.detail else ''}, {self.amount}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +102,8 @@ def encode_reply(reply: Reply) -> bytes:
         case Fetched():
             body = {"fetched": reply.path}
         case SourceError():
-            message = reply.message[: MAX_LINE_BYTES // 16]  # one character takes at most twelve bytes
-            body = {"error": message, "is_permanent": reply.is_permanent}
+            message, details = reply.message[:_MAX_CHARS], reply.details[-_MAX_CHARS:]
+            body = {"error": message, "is_permanent": reply.is_permanent, "details": details}
     return json.dumps(body).encode() + b"\n"
 
 
@@ -99,8 +115,8 @@ def decode_reply(line: bytes) -> Reply | None:
                 return FetchProgress(**fields)
             case {"fetched": str(path)}:
                 return Fetched(path)
-            case {"error": str(message), "is_permanent": bool(is_permanent)}:
-                return SourceError(message, is_permanent=is_permanent)
+            case {"error": str(message), "is_permanent": bool(is_permanent), "details": str(details)}:
+                return SourceError(message, is_permanent=is_permanent, details=details)
             case _:
                 return None
     except (ValueError, TypeError):

@@ -183,7 +183,7 @@ def test_the_fingerprint_stays_when_a_running_worker_needs_no_restart(change: di
 def test_the_policy_carries_what_the_fleet_decides_on() -> None:
     model = spec("m", slots=2, idle_unload_s=5.0, pin=True, preload=True, priority=3, max_queue=7, problem="no file")
     policy = model.policy()
-    assert (policy.name, policy.slots, policy.idle_unload_s, policy.pin, policy.preload) == ("m", 2, 5.0, True, True)
+    assert (policy.name, policy.idle_unload_s, policy.pin, policy.preload) == ("m", 5.0, True, True)
     assert (policy.priority, policy.max_queue, policy.unavailable) == (3, 7, "no file")
     assert policy.fingerprint == model.fingerprint()
     assert catalog(model).policies() == {"m": policy}

@@ -19,7 +19,7 @@ from router.launch import worker_environment
 from router.process import WorkerProcess
 from router.process_group import living_members
 from tests.fakes.worker import fake_worker_command, read_journal
-from worker.contract import Control, ControlOp, EngineOptions, LaunchSpec, Phase, WorkerStatus
+from worker.contract import Control, ControlOp, EngineOptions, ExitCode, LaunchSpec, Phase, WorkerStatus
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

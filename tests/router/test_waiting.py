@@ -17,7 +17,7 @@ def line_of(*waiters: tuple[int, int, str | None]) -> WaitingLine:
 
 def served(line: WaitingLine, **num_leases: int) -> list[int]:
     order = []
-    shares: dict[str | None, int] = dict(num_leases)
+    shares: dict[str | None, int] = {**num_leases}
     while line:
         waiter = line.pop_next(shares)
         shares[waiter.key_id] = shares.get(waiter.key_id, 0) + 1

@@ -117,7 +117,6 @@ class Header(StrEnum):
     REQUEST_ID = "X-Corral-Request-Id"
     KEY_ID = "X-Corral-Key-Id"
     PRIORITY = "X-Corral-Priority"
-    DEADLINE_MS = "X-Corral-Deadline-Ms"
     CREATED = "X-Corral-Created"
     """Unix seconds at which the router accepted the request."""
     SEED = "X-Corral-Seed"
