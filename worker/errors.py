@@ -49,11 +49,12 @@ class ContextLengthExceeded(RequestError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, *, num_prompt: int, context: int, param: str) -> None:
+    def __init__(self, *, num_prompt: int, context: int, param: str, is_at_least: bool = False) -> None:
+        least = "at least " if is_at_least else ""
         # Agents recognise an overflow by these words and compact their history.
         super().__init__(
             f"This model's maximum context length is {context} tokens. However, your {param} resulted in "
-            f"{num_prompt} tokens, and the answer needs at least 1. Please reduce the length of the {param}.",
+            f"{least}{num_prompt} tokens, and the answer needs at least 1. Please reduce the length of the {param}.",
             param=param,
         )
 

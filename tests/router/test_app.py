@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
+import openai
 import pytest
 
+from router.errors import ModelUnavailable
 from router.later import ROUTES as LATER
-from tests.fakes.supervisor import FakeSupervisor
-from tests.support.http_side import CHAT, http_side
+from router.lifecycle import WorkerState
+from tests.fakes.supervisor import FakeSupervisor, make_view
+from tests.support.http_side import CHAT, http_side, make_catalog, make_spec
 
 KEYS = {"api_keys": "user", "metrics_keys": "prom", "admin_keys": "root"}
 
@@ -52,6 +56,54 @@ async def test_route_of_a_later_release_says_what_is_missing(path: str, method: 
         error = (await reply.json())["error"]
         assert (reply.status, error["code"]) == (501, "not_available_yet")
         assert path in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "label", "status"),
+    [
+        ("POST", "/v1/embeddings", "/v1/embeddings", 501),
+        ("POST", "/rerank", "/rerank", 501),
+        ("POST", "/api/chat", "/api", 501),
+        ("GET", "/favicon.ico", "other", 404),
+        ("GET", CHAT, "other", 405),
+    ],
+)
+async def test_request_to_what_is_not_there_is_logged_and_counted_under_a_label_of_ours(
+    method: str, path: str, label: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "router.requests")
+    async with http_side() as side:
+        assert (await side.client.request(method, path)).status == status
+        assert side.num_requests(model="", route=label, outcome="rejected") == 1
+        (record,) = (record for record in caplog.records if record.name == "router.requests")
+        fields = vars(record)
+        assert (record.levelname, fields["route"], fields["outcome"]) == ("INFO", label, "rejected")
+
+
+async def test_clients_are_told_not_to_repeat_what_cannot_succeed() -> None:
+    catalog = make_catalog(make_spec("lost", problem="no file"), make_spec("bad"), make_spec("shaky"))
+    async with http_side(catalog) as side:
+        side.supervisor.views["bad"] = make_view("bad", WorkerState.FAILED)
+        side.supervisor.views["shaky"] = make_view("shaky", WorkerState.BACKOFF)
+        side.supervisor.refusal = ModelUnavailable("no", retry_after_s=2.0)
+        told = {
+            model: (await side.client.post(CHAT, json={"model": model})).headers.get("x-should-retry")
+            for model in ("lost", "bad", "shaky")
+        }
+        assert told == {"lost": "false", "bad": "false", "shaky": None}
+        assert (await side.client.post("/v1/embeddings")).headers["x-should-retry"] == "false"
+        assert "x-should-retry" not in (await side.client.get("/nothing")).headers
+
+
+async def test_openai_client_sends_a_request_that_cannot_succeed_once() -> None:
+    async with http_side(make_catalog(make_spec("bad"))) as side:
+        side.supervisor.views["bad"] = make_view("bad", WorkerState.FAILED)
+        side.supervisor.refusal = ModelUnavailable("no", retry_after_s=0.01)
+        url = f"http://{side.client.host}:{side.client.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=2) as client:
+            with pytest.raises(openai.InternalServerError):
+                await client.chat.completions.create(model="bad", messages=[{"role": "user", "content": "hi"}])
+        assert side.num_requests(model="bad") == 1
 
 
 async def test_fault_of_the_router_is_a_json_500_that_names_the_log_entry(caplog: pytest.LogCaptureFixture) -> None:

@@ -220,3 +220,9 @@ async def test_rules_can_turn_a_stream_off() -> None:
     async with http_side(make_catalog(spec), stream_open_after_s=0) as side:
         reply = await side.client.post(CHAT, json={"model": "smol", "stream": True})
         assert await reply.json() == {"text": "hello"}
+
+
+@pytest.mark.parametrize("raw", [b'{"a":[' + b"[]," * 300_000 + b"[]]}", b'{"a":[' + b"1," * 2_100_000 + b"1]}"])
+async def test_body_of_very_many_values_is_refused_before_it_is_parsed(raw: bytes) -> None:
+    with pytest.raises(BadRequest, match="no request needs so many"):
+        await parse_body(raw)

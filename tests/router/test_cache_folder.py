@@ -45,6 +45,25 @@ def test_a_lock_has_one_holder_and_tells_who_waits(tmp_path: Path) -> None:
     thread.join()
 
 
+def test_whoever_waits_for_a_lock_that_is_removed_gets_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "lock"
+    is_waiting, is_done = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with exclusive_lock(path, is_waiting.set):
+            assert path.exists()
+            is_done.set()
+
+    thread = threading.Thread(target=second)
+    with exclusive_lock(path, lambda: None):
+        thread.start()
+        assert is_waiting.wait(10)
+        path.unlink()
+        path.parent.rmdir()
+    assert is_done.wait(10)
+    thread.join()
+
+
 def test_a_fetch_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 100 * 2**20
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9 - free, free))

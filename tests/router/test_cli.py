@@ -56,25 +56,46 @@ def test_router_never_loads_llama_cpp() -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_missing_file_is_answered_with_the_three_forms(command: str) -> None:
+def test_missing_file_is_answered_with_the_three_forms(folder: Path, command: str) -> None:
+    (folder / "tiny.gguf").unlink()
     result = corral(command)
     assert result.exit_code == 1
     for form in ("models.yaml", "model.gguf", "FOLDER"):
         assert f"corral {command} {form}" in result.stderr
 
 
-def test_check_lists_the_models_of_a_good_file(folder: Path) -> None:
-    (folder / "models.yaml").write_text(GOOD)
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_folder_of_model_files_without_a_catalogue_is_pointed_out(command: str) -> None:
+    result = corral(command)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"corral {command} .\n")
+
+
+def test_check_lists_the_models_of_a_good_file_in_columns_and_counts_them(folder: Path) -> None:
+    parts = "pkg:odd-part1==0.9+odd-part2==0.9+odd-part3==0.9/*.bin"
+    (folder / "models.yaml").write_text(f"{GOOD}  much-longer: {{model: '{parts}', slots: 1, context: 512}}\n")
     result = corral("check")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("tiny (gpt, mini): ./tiny.gguf: llama, 0 MB, 2048 tokens a request, 4 slots")
+    assert result.stdout.splitlines() == [
+        "tiny         llama, 0 MB                   2048 tokens a request, 4 slots  ./tiny.gguf"
+        "                   also called gpt, mini",
+        "much-longer  fetched at the first request  512 tokens a request, 1 slot    pkg:odd-part1==0.9 (+2 more)",
+        "2 models, no problems",
+    ]
+
+
+def test_commands_are_listed_with_short_texts() -> None:
+    text = corral("--help").output
+    assert "Serve models over HTTP." in text
+    assert "..." not in text.partition("Commands:")[2]
 
 
 def test_check_takes_a_model_file_or_a_folder_of_them(folder: Path) -> None:
     for form in ("tiny.gguf", str(folder)):
         result = corral("check", form)
         assert result.exit_code == 0, result.stderr
-        assert result.stdout.startswith("tiny: ")
+        assert result.stdout.startswith("tiny  llama, 0 MB")
+        assert result.stdout.endswith("\n1 model, no problems\n")
 
 
 def test_check_reads_the_file_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +130,7 @@ def test_check_finds_missing_and_broken_files_and_keys_at_once(folder: Path) -> 
 
 def test_check_offline_counts_models_that_must_be_fetched(folder: Path) -> None:
     (folder / "models.yaml").write_text("models:\n  far: {model: 'hf:owner/repo/file.gguf'}\n")
-    assert "will be fetched at the first request" in corral("check").stdout
+    assert "fetched at the first request" in corral("check").stdout
     result = corral("check", "--offline")
     assert result.exit_code == 1
     assert "models.far.model" in result.stderr
@@ -121,6 +142,7 @@ def test_serve_prints_every_problem_of_its_file(folder: Path) -> None:
     assert result.exit_code == 1
     assert "models.a.slots" in result.stderr
     assert "models.b.slots" in result.stderr
+    assert result.stderr.endswith("\n2 problems\n")
 
 
 def test_serve_on_a_port_in_use_says_so(folder: Path) -> None:
@@ -141,14 +163,18 @@ def test_serve_refuses_other_addresses_without_keys(host: str) -> None:
 def test_serve_with_an_unreadable_key_file_does_not_start_without_keys() -> None:
     result = corral("serve", "tiny.gguf", "--port", "0", "--api-key-file", "nowhere")
     assert result.exit_code == 1
-    assert "nowhere" in result.stderr
+    assert "--api-key-file or CORRAL_API_KEY_FILE: cannot read the keys in nowhere: No such file" in result.stderr
 
 
 def test_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_PING_INTERVAL_S", "soon")
+    monkeypatch.setenv("CORRAL_PORT", "abc")
     result = corral("serve", "tiny.gguf")
     assert result.exit_code == 1
-    assert "CORRAL_PING_INTERVAL_S" in result.stderr
+    assert result.stderr.splitlines() == [
+        "corral: CORRAL_PORT: must be a whole number",
+        "corral: CORRAL_PING_INTERVAL_S: must be a number",
+    ]
 
 
 def test_misspelt_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,12 +33,13 @@ def test_replies_survive_the_pipe(reply: FetchProgress | Fetched) -> None:
 
 
 def test_errors_survive_the_pipe_however_long() -> None:
-    line = encode_reply(SourceError("line\nline " + "é🙂" * 100_000, is_permanent=True))
+    line = encode_reply(SourceError("line\nline " + "é🙂" * 100_000, is_permanent=True, details="🙂" * 99_999 + "!"))
     assert len(line) <= MAX_LINE_BYTES
     error = decode_reply(line)
     assert isinstance(error, SourceError)
     assert error.is_permanent
     assert str(error).startswith("line\nline é🙂")
+    assert error.details.endswith("🙂!"), "the last words are kept"
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,10 @@ def test_credentials_and_tokens_are_removed_from_what_is_logged() -> None:
     text = "GET https://user:pass@index.example/simple with Bearer abc.def and hf_AbCdEfGhIjKl in https://x/y"
     clean = without_secrets(text)
     assert clean == "GET https://***@index.example/simple with Bearer *** and *** in https://x/y"
+
+
+def test_progress_is_told_in_words() -> None:
+    assert FetchProgress("downloading", 13_000_000, 89_000_000, "part 2 of 6").text == (
+        "downloading part 2 of 6, 13 of 89 MB"
+    )
+    assert FetchProgress("joining", 13_000_000, None).text == "joining, 13 MB"

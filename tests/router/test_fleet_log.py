@@ -83,3 +83,14 @@ def test_a_bad_file_says_what_lifts_the_failure(story: Story) -> None:
     bad = WorkerExit(ExitReason.BAD_MODEL, "it is truncated", 65)
     (line,) = story(*served_until(0.5)[:2], (0.5, WorkerExited(A1, bad)))
     assert line.startswith("a: failed: it is truncated; tried again when the file or the configuration changes")
+
+
+def test_lines_about_a_model_carry_its_state_as_fields(story: Story, caplog: pytest.LogCaptureFixture) -> None:
+    full = WorkerExit(ExitReason.NO_MEMORY, "KV does not fit", 66)
+    FleetLog().note_ready("a", 1.25)
+    story(*served_until(0.5)[:2], (0.5, WorkerExited(A1, full)))
+    told = [vars(record)["_fields"] for record in caplog.records]
+    assert told == [
+        {"model": "a", "state": "ready", "seconds": 1.25},
+        {"model": "a", "state": "backoff", "seconds": 1.0},
+    ]

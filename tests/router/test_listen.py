@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from router.listen import CannotListen, bind_sockets, url_of
+from router.listen import CannotListen, bind_sockets, reach_of, url_of
 
 
 def test_port_zero_is_a_free_port_that_the_url_tells() -> None:
@@ -57,3 +57,13 @@ def test_url_of_a_wildcard_address_is_one_that_can_be_visited() -> None:
     (sock,) = bind_sockets("0.0.0.0", 0)
     with closing(sock):
         assert url_of(sock).startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(("host", "reach"), [("127.0.0.1", ""), ("0.0.0.0", "on all addresses")])
+def test_server_that_every_machine_can_reach_is_announced_as_such(host: str, reach: str) -> None:
+    sockets = bind_sockets(host, 0)
+    try:
+        assert reach_of(sockets) == reach
+    finally:
+        for sock in sockets:
+            sock.close()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
+from router.fleet_log import fields
 from router.logs import is_for_people, set_up_logging
 from router.settings import LogFormat
 
@@ -43,6 +44,20 @@ def test_json_line_has_the_message_and_the_extra_fields() -> None:
     assert (fields["model"], fields["load_s"]) == ("smol", 1.5)
     assert (fields["level"], fields["logger"]) == ("info", "router.x")
     assert fields["time"].endswith("Z")
+
+
+def test_fields_that_the_message_says_in_words_are_in_the_json_line_alone() -> None:
+    for format_ in (LogFormat.TEXT, LogFormat.JSON):
+        stream = io.StringIO()
+        set_up_logging("info", format_, stream)
+        logging.getLogger("router.fleet").info("smol: ready in 1.5 s", extra=fields("smol", "ready", 1.5))
+        (line,) = lines(stream)
+        if format_ is LogFormat.TEXT:
+            assert line.endswith("smol: ready in 1.5 s")
+        else:
+            told = json.loads(line)
+            assert (told["model"], told["state"], told["seconds"]) == ("smol", "ready", 1.5)
+            assert "_fields" not in told
 
 
 def test_exception_is_a_field_of_its_json_line() -> None:

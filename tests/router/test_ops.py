@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.events import ExitReason, WorkerExit, WorkerId
+from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
 from router.ops import SILENT_AFTER_S, STUCK_AFTER_S, why_wedged
 from tests.fakes.supervisor import make_resident, make_view
@@ -79,6 +80,23 @@ async def test_health_of_a_model_tells_why_it_is_down() -> None:
         assert (await get_json(side, "/health?model=lost", 503))["reason"] == "no file"
         assert (await get_json(side, "/health?model=bad", 503))["reason"] == "not a GGUF file"
         assert (await get_json(side, "/health?model=nobody", 404))["error"]["code"] == "model_not_found"
+
+
+async def test_health_of_a_model_tells_how_far_its_own_download_or_load_is() -> None:
+    async with http_side() as side:
+        resident = make_resident("smol", WorkerState.STARTING)
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.STARTING, residents=(resident,))
+        side.supervisor.progress["smol"] = FetchProgress("downloading", 41_000_000, 85_000_000)
+        assert (await get_json(side, "/health?model=smol"))["waiting_for"] == "its download: 41 of 85 MB"
+        side.supervisor.progress["smol"] = FetchProgress("joining", 3_000_000, 85_000_000, "part 2 of 6")
+        told = (await get_json(side, "/health?model=smol"))["waiting_for"]
+        assert told == "its download: joining part 2 of 6, 3 of 85 MB"
+        side.supervisor.progress.clear()
+        resident = make_resident("smol", WorkerState.LOADING)
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.LOADING, residents=(resident,))
+        assert (await get_json(side, "/health?model=smol"))["waiting_for"] == "its load"
+        side.supervisor.statuses[resident.worker] = WorkerStatus(phase=Phase.LOADING, progress=0.4)
+        assert (await get_json(side, "/health?model=smol"))["waiting_for"] == "its load: 40%"
 
 
 async def test_health_does_not_believe_a_worker_whose_engine_hangs() -> None:

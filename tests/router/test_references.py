@@ -132,3 +132,16 @@ def test_every_text_is_a_reference_or_a_value_error(text: str) -> None:
     assert parse_reference(str(reference)) == reference
     if not isinstance(reference, PathReference):
         assert ".." not in str(reference).split("/")
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("./models/a.gguf", "./models/a.gguf"),
+        ("hf:owner/repo:Q4_K_M", "hf:owner/repo:Q4_K_M"),
+        ("pkg:one/x/a.gguf", "pkg:one/x/a.gguf"),
+        ("pkg:one==0.9+two==0.9+three==0.9/*/data/part*.bin", "pkg:one==0.9 (+2 more)"),
+    ],
+)
+def test_messages_name_of_several_packages_the_first(text: str, short: str) -> None:
+    assert parse_reference(text).short() == short

@@ -162,7 +162,8 @@ async def test_unknown_names_do_not_become_metric_labels() -> None:
         page = side.metrics.render()[0].decode()
         assert "made-up" not in page
         assert "/made" not in page
-        assert side.num_requests(model="", outcome="rejected") == 1
+        assert side.num_requests(model="", route=CHAT, outcome="rejected") == 1
+        assert side.num_requests(model="", route="other", outcome="rejected") == 1
 
 
 async def test_frames_split_at_any_byte_are_put_together_again() -> None:

@@ -68,6 +68,7 @@ def test_all_wrong_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         read_settings(host="")
     named = sorted(problem.partition(":")[0] for problem in error.value.problems)
     assert named == ["--host", "CORRAL_LOG_FORMAT", "CORRAL_PORT"]
+    assert not any("nput" in problem or "String" in problem for problem in error.value.problems), "pydantic's own words"
 
 
 def test_secrets_do_not_show_in_errors_or_in_the_settings_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +77,7 @@ def test_secrets_do_not_show_in_errors_or_in_the_settings_text(monkeypatch: pyte
     with pytest.raises(SettingsError) as error:
         read_settings()
     assert "hush-hush" not in str(error.value)
+    assert "CORRAL_WORKER_COMMAND: must be a JSON list of words" in str(error.value)
     monkeypatch.delenv("CORRAL_WORKER_COMMAND")
     assert "hush-hush" not in repr(read_settings())
 

@@ -200,7 +200,8 @@ async def test_a_fetch_process_that_dies_without_a_word_is_reported(
     monkeypatch.setenv("PYTHONPATH", str(broken))
     with pytest.raises(SourceError, match="ended with status 7 without saying why") as caught:
         await store.fetch(HUB_FILE, tmp_path, lambda progress: None)
-    assert "https://***@c/" in str(caught.value)
+    assert caught.value.details == "trouble with https://***@c/"
+    assert "trouble" not in str(caught.value)
 
 
 async def test_a_fetch_process_that_cannot_start_is_reported(

@@ -22,7 +22,7 @@ from router.errors import (
     ModelUnavailable,
     ShuttingDown,
 )
-from router.events import ExitReason
+from router.events import ExitReason, FleetLimits
 from router.fetch.protocol import FetchProgress, SourceError
 from router.lifecycle import WorkerState
 from router.runtime_dir import RuntimeDir
@@ -72,13 +72,18 @@ async def test_unload_during_the_fetch_ends_the_wait(world: World) -> None:
     assert world.pids() == []
 
 
-async def test_a_failed_fetch_refuses_with_its_reason_and_is_tried_again_later(world: World) -> None:
+async def test_a_failed_fetch_refuses_with_its_reason_and_is_tried_again_later(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "router")
     model = world.model()
     store = ScriptedStore(world.path / "a.gguf")
-    store.outcome.set_exception(SourceError("the network is down"))
+    store.outcome.set_exception(SourceError("the network is down", details="ERROR: in /home/me\nno route"))
     supervisor = await world.serve(model, store=store)
-    with pytest.raises(ModelUnavailable, match="the network is down"):
+    with pytest.raises(ModelUnavailable, match="could not be fetched: the network is down") as refused:
         await supervisor.lease(model).__aenter__()
+    assert not any(words in str(refused.value) for words in ("crashed", "corrected", "/home/me"))
+    assert "a: what its download printed: ERROR: in /home/me / no route" in caplog.messages
     view = supervisor.snapshot().models["a"]
     assert view.state is WorkerState.BACKOFF
     assert view.last_exit is not None
@@ -90,7 +95,7 @@ async def test_a_fetch_that_can_never_succeed_is_not_tried_again_by_itself(world
     store = ScriptedStore(world.path / "a.gguf")
     store.outcome.set_exception(SourceError("no such package", is_permanent=True))
     supervisor = await world.serve(model, store=store)
-    with pytest.raises(ModelUnavailable, match="no such package"):
+    with pytest.raises(ModelUnavailable, match=r"no such package\. That has to be put right first"):
         await supervisor.lease(model).__aenter__()
     assert supervisor.snapshot().models["a"].state is WorkerState.FAILED
 
@@ -152,6 +157,21 @@ async def test_a_models_own_thread_limit_caps_its_share(world: World) -> None:
     async with supervisor.lease(model):
         assert world.events("started")[0]["spec"]["num_threads"] == 3
     assert world.events("threads") == []
+
+
+async def test_what_two_workers_warn_of_is_shown_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "router.worker_output")
+    text = f"this machine lacks something ({world.path})"
+    models = [
+        world.model(name, env={"STDERR": f"2026-01-02 03:04:05,678 WARNING {name}: {text}"}) for name in ("a", "b")
+    ]
+    supervisor = await world.serve(*models)
+    for model in models:
+        async with supervisor.lease(model):
+            pass
+    await supervisor.close()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if text in record.getMessage()]
+    assert told == [("WARNING", f"a: {text}"), ("DEBUG", f"b: {text}")]
 
 
 async def test_last_output_of_a_dead_worker_is_kept(world: World) -> None:
@@ -246,6 +266,22 @@ async def test_close_that_was_cancelled_can_be_hurried(world: World) -> None:
         await asyncio.wait_for(supervisor.close(drain_s=0.0), 5)
         with pytest.raises(aiohttp.ClientError):
             await answer
+
+
+async def test_a_hurried_close_gives_no_grace_and_complains_of_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalog, "fleet_limits", lambda catalog: FleetLimits(stop_grace_s=60.0))
+    supervisor = await world.serve(model := world.model(env={"IGNORE_TERM": "1"}))
+    async with supervisor.lease(model) as lease:
+        answer = asyncio.ensure_future(ask(lease, fake={"hold": "/nowhere"}))
+        await eventually(lambda: world.events("generating"))
+        await asyncio.wait_for(supervisor.close(0.0, is_hurried=True), 5)
+        with pytest.raises(aiohttp.ClientError):
+            await answer
+    assert not psutil.pid_exists(world.pids()[0])
+    assert [record for record in caplog.records if record.levelname != "INFO"] == []
+    assert world.metric("corral_worker_kills_total", model="a") == 0
 
 
 async def test_close_before_start_does_nothing(world: World) -> None:

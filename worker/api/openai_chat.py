@@ -16,7 +16,7 @@ from pydantic import Field
 from worker.api.body import read_object
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
 from worker.api.params import GenerationFields, read_fields
-from worker.api.prompt import check_length, tokens_of_segments
+from worker.api.prompt import check_length, check_text_length, tokens_of_segments
 from worker.api.refusals import CHAT, refuse_unsupported
 from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
 from worker.api.usage import Totals
@@ -50,7 +50,9 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     sampling = fields.sampling(
         vocabulary.sampling_defaults, num_vocab=vocabulary.num_vocab, fallback_seed=envelope.seed
     )
-    tokens = tuple(tokens_of_segments(vocabulary, _render(_template_of(model), model, fields, envelope)))
+    segments = _render(_template_of(model), model, fields, envelope)
+    check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param="messages")
+    tokens = tuple(tokens_of_segments(vocabulary, segments))
     if not tokens:
         raise RequestError("The chat template made an empty prompt of these messages.", param="messages")
     room = check_length(tokens, context=model.context, param="messages")

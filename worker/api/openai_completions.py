@@ -16,7 +16,7 @@ from pydantic import field_validator
 from worker.api.body import read_object
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
 from worker.api.params import MAX_CHOICES, GenerationFields, read_fields, wrong
-from worker.api.prompt import check_length, tokens_of_raw_prompt
+from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt
 from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
 from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
 from worker.api.usage import Totals
@@ -103,6 +103,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
 def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     vocabulary = model.vocabulary
     if isinstance(prompt, str):
+        check_text_length(len(prompt), context=model.context, param="prompt")
         tokens = tuple(tokens_of_raw_prompt(vocabulary, prompt))
         if not tokens:
             raise RequestError("'prompt' is empty: this model needs at least one token to start from.", param="prompt")

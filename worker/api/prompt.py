@@ -14,6 +14,9 @@ from worker.errors import ContextLengthExceeded
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
     from worker.chat.template import Segment
 
+MAX_TOKEN_CHARS = 256
+"""No vocabulary has longer tokens; the longest are runs of spaces or dashes."""
+
 
 def tokens_of_segments(vocabulary: Vocabulary, segments: Iterable[Segment]) -> list[int]:
     """Return the tokens of a rendered template; in text of users special tokens stay plain text."""
@@ -38,6 +41,16 @@ def with_one_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
         return tokens
     num_bos = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
     return [bos, *tokens[num_bos:]]
+
+
+def check_text_length(num_chars: int, *, context: int, param: str) -> None:
+    """Return if a text of so many characters may fit; what surely does not is not worth tokenising.
+
+    Raises: ContextLengthExceeded.
+    """
+    if num_chars > context * MAX_TOKEN_CHARS:
+        num_prompt = num_chars // MAX_TOKEN_CHARS
+        raise ContextLengthExceeded(num_prompt=num_prompt, context=context, param=param, is_at_least=True)
 
 
 def check_length(tokens: Sequence[int], *, context: int, param: str) -> int:

@@ -38,8 +38,13 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
         for call in turn.get("tool_calls", ()):
             if isinstance(call.get("id"), str):
                 call_names[call["id"]] = call["function"]["name"]
-        if turn["role"] == "tool" and not turn.get("name") and turn.get("tool_call_id") in call_names:
-            turn["name"] = call_names[turn["tool_call_id"]]
+        call_id = turn.get("tool_call_id")
+        if call_id is not None and not isinstance(call_id, str):
+            raise TemplateError(
+                f"`messages[{index}].tool_call_id` must be a string.", param=f"messages[{index}].tool_call_id"
+            )
+        if turn["role"] == "tool" and not turn.get("name") and call_id in call_names:
+            turn["name"] = call_names[call_id]
         turns.append(turn)
     return turns
 

@@ -20,6 +20,16 @@ AGEING_S = 4.0
 """A prefill that has run for so long goes before shorter ones."""
 
 
+TURN_S = 2.0
+"""What a request with many choices yields to others for each further round of slots that its choices fill."""
+
+
+def admission_order(sequence: Sequence, num_slots: int) -> tuple[int, float, int]:
+    """Sort key of the line: priority, then age, where later choices of one request count as submitted later."""
+    rounds = sequence.request.sampling.choice // num_slots
+    return -sequence.request.priority, sequence.submitted_at_s + TURN_S * rounds, sequence.request_id
+
+
 def has_leader(sequence: Sequence, match: Match | None, running: Iterable[Sequence]) -> bool:
     """Whether a running prefill is about to compute much of what this sequence would compute itself.
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
 
 from worker.contract import SlotReport, SlotState
-from worker.engine.admission import has_leader, outstanding, prefill_order
+from worker.engine.admission import admission_order, has_leader, outstanding, prefill_order
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult
 from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
@@ -110,7 +110,7 @@ class Scheduler:
         if not self._is_admission_due:
             return
         self._is_admission_due = False
-        self._waiting.sort(key=lambda s: (-s.request.priority, s.submitted_at_s, s.request_id))
+        self._waiting.sort(key=lambda s: admission_order(s, len(self.slots)))
         for sequence in list(self._waiting):
             if all(slot.sequence for slot in self.slots):
                 return

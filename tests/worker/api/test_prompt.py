@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.engine import BOS, IM_END, IM_START, FakeVocabulary
-from worker.api.prompt import check_length, tokens_of_raw_prompt, tokens_of_segments
+from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt, tokens_of_segments
 from worker.chat.template import Segment
 from worker.errors import ContextLengthExceeded
 
@@ -52,3 +52,10 @@ def test_a_longer_prompt_is_refused_with_both_counts_in_the_usual_words(num_prom
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "messages")
     assert "maximum context length is 10 tokens" in error.message
     assert f"your messages resulted in {num_prompt} tokens" in error.message
+
+
+def test_a_text_that_surely_does_not_fit_is_refused_before_it_is_tokenised() -> None:
+    check_text_length(256 * 100, context=100, param="prompt")
+    with pytest.raises(ContextLengthExceeded, match="at least 100 tokens") as caught:
+        check_text_length(256 * 100 + 1, context=100, param="prompt")
+    assert caught.value.param == "prompt"

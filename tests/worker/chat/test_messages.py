@@ -171,3 +171,10 @@ def test_merging_leaves_tool_calls_and_their_answers_apart() -> None:
 def test_merging_changes_nothing_where_nothing_is_to_merge() -> None:
     given = turns(("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"))
     assert merge_for_template(given) == given
+
+
+@pytest.mark.parametrize("call_id", [[], {}, 3])
+def test_a_call_id_that_is_no_string_is_refused_by_name(call_id: Any) -> None:
+    with pytest.raises(TemplateError) as caught:
+        normalize_messages([{"role": "tool", "content": "x", "tool_call_id": call_id}])
+    assert caught.value.param == "messages[0].tool_call_id"

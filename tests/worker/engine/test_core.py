@@ -319,3 +319,13 @@ def test_a_blob_that_cannot_be_restored_costs_only_time() -> None:
     bench.run()
     assert bench.answers[request_id] == bench.expected([*prompt_of(60), 9], 3)
     assert not any(holder.blob_id for holder in bench.core.scheduler.kv.cache if len(holder.tokens) > 50)
+
+
+def test_a_request_with_many_choices_lets_others_in_between() -> None:
+    bench = Bench(FakeBackend(num_slots=2, num_vocab=100_000))
+    many = [bench.submit(prompt_of(4, start=i), 4, choice=i) for i in range(12)]
+    bench.step()
+    other = bench.submit(prompt_of(5, start=40), 2)
+    bench.run()
+    assert list(bench.ends).index(other) < 6
+    assert set(many) < set(bench.ends)
