@@ -179,7 +179,7 @@ class ModelRecord:
         if policy.fingerprint != self.policy.fingerprint:
             could_preload = could_preload and self.rest is not WorkerState.FAILED
             self.forgive()
-        if not could_preload and self.serving is None:
+        if not could_preload and self.serving is None and self.rest is not WorkerState.FAILED:
             self.is_preload_due = True
         self.is_preload_due = self.is_preload_due and policy.preload
         self.policy = policy

@@ -200,6 +200,15 @@ def test_a_preload_of_a_bad_file_is_given_up_until_the_configuration_changes() -
     assert change(fleet, 501.0, ModelPolicy("a", preload=True, fingerprint="new")) == [SpawnWorker(A2)]
 
 
+def test_a_bad_file_is_not_preloaded_because_it_is_marked_for_that_later() -> None:
+    fleet = make_fleet("a")
+    ask(fleet, 1, "a", 0.0)
+    exits(fleet, A1, 1.0, BAD_FILE)
+    assert change(fleet, 2.0, *preloaded("a")) == []
+    assert fleet.next_deadline_s is None
+    assert fleet.handle(Tick(), 500.0) == []
+
+
 def test_a_preload_never_evicts_and_is_given_up_when_there_is_no_room() -> None:
     fleet = make_fleet(*preloaded("a", "b"), max_loaded=1)
     fleet.handle(Tick(), 0.0)

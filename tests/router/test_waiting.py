@@ -15,9 +15,9 @@ def line_of(*waiters: tuple[int, int, str | None]) -> WaitingLine:
     return line
 
 
-def served(line: WaitingLine, **num_leases: int) -> list[int]:
+def served(line: WaitingLine, held: dict[str | None, int] | None = None) -> list[int]:
     order = []
-    shares: dict[str | None, int] = {**num_leases}
+    shares = dict(held or {})
     while line:
         waiter = line.pop_next(shares)
         shares[waiter.key_id] = shares.get(waiter.key_id, 0) + 1
@@ -38,11 +38,11 @@ def test_a_key_that_floods_the_line_does_not_keep_another_key_waiting() -> None:
 
 
 def test_leases_that_a_key_already_holds_count_towards_its_share() -> None:
-    assert served(line_of((1, 0, "big"), (2, 0, "small"), (3, 0, "small")), big=2) == [2, 3, 1]
+    assert served(line_of((1, 0, "big"), (2, 0, "small"), (3, 0, "small")), {"big": 2}) == [2, 3, 1]
 
 
 def test_priority_goes_before_the_share_of_a_key() -> None:
-    assert served(line_of((1, 1, "big"), (2, 0, "small")), big=9) == [1, 2]
+    assert served(line_of((1, 1, "big"), (2, 0, "small")), {"big": 9}) == [1, 2]
 
 
 def test_who_has_left_is_not_served() -> None:
