@@ -141,7 +141,9 @@ class WorkerProcess:
             return await self.wait()
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole group now; `wait` tells when it is gone."""
+        """Send SIGKILL to the whole group now; `wait` tells when it is gone. That is a stop, not a crash."""
+        if self._stop is None:
+            self._stop = (ExitReason.STOPPED, "")
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
