@@ -63,9 +63,9 @@ def steady(streams: int) -> Callable[[Running], Awaitable[list[Figure]]]:
 
 async def common_prefix(server: Running) -> list[Figure]:
     """24 requests at once with one system prompt of about 700 tokens and tails of their own."""
-    system = words(400, 1)
+    system = words(700, 1)
     started_s = time.monotonic()
-    answers = await server.client.together([f"{system}\n{words(20, 100 + i)}" for i in range(24)], 16)
+    answers = await server.client.together([f"{system}\n{words(37, 100 + i)}" for i in range(24)], 16)
     failed = [answer.error for answer in answers if answer.error]
     computed = sum(answer.num_prompt - answer.num_cached for answer in answers)
     return [
@@ -79,7 +79,7 @@ async def long_prompt_beside(server: Running) -> list[Figure]:
     """A prompt of about 2,500 tokens arrives beside four running streams."""
     streams = [asyncio.create_task(server.client.complete(words(8, i), 400)) for i in range(4)]
     await asyncio.sleep(2.0)
-    long = await server.client.complete(words(1450, 9), 4)
+    long = await server.client.complete(words(2500, 9), 4)
     answers = await asyncio.gather(*streams)
     window = (long.started_s - 0.2, long.started_s + long.first_s + 0.2)
     gap = max(answer.largest_gap_s(*window) for answer in answers)
@@ -91,7 +91,7 @@ async def long_prompt_beside(server: Running) -> list[Figure]:
 
 async def conversations(server: Running) -> list[Figure]:
     """Eight conversations of four turns with one system prompt over four slots."""
-    system = words(290, 2)
+    system = words(500, 2)
     histories = [f"{system}\nConversation {i}: {words(12, 200 + i)}\n" for i in range(8)]
     computed = 0
     for turn in range(4):

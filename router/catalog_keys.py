@@ -289,7 +289,7 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         "itl_target_ms",
         Number(0, 60_000, is_open=True),
         "Longest gap between two tokens of an answer, in milliseconds, that the prompts of other requests may cause."
-        " Without it: three usual gaps, at least 50 and at most 500 ms.",
+        " Without it: five usual gaps, at least 150 and at most 500 ms.",
     ),
     _engine(
         "prompt_cache_bytes",

@@ -16,8 +16,8 @@ MIN_ROWS_ALONE = 32
 MIN_ROWS_BESIDE = 8
 """Prompt rows that every pass may carry, whatever it costs: prompts must come on."""
 
-GAP_FACTOR = 3.0
-MIN_GAP_S = 0.05
+GAP_FACTOR = 5.0
+MIN_GAP_S = 0.15
 MAX_GAP_S = 0.5
 """Unless configured, prefills beside may stretch the gap between two tokens to so many times the usual one,
 which a reader does not notice below the first bound and would beyond the second."""
