@@ -51,10 +51,12 @@ WORKER_LAYERS = {
         chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
         chat.sandbox chat.template chat.text_operations
         engine.admission engine.budget engine.cost engine.detokenizer engine.kv_ledger engine.kv_store
-        engine.prefix_cache engine.sampler engine.scheduler engine.sequence engine.slot engine.statistics
+        engine.prefix_cache engine.recovery engine.sampler engine.scheduler engine.sequence engine.slot
+        engine.statistics
     """,
     2: """
-        engine.core engine.engine engine.llama engine.llama_faults engine.llama_params engine.llama_vocabulary
+        engine.core engine.engine engine.llama engine.llama_batch engine.llama_context engine.llama_faults
+        engine.llama_log engine.llama_model engine.llama_params engine.llama_vocabulary
         lifeline loading machine memory reporter
     """,
     3: """

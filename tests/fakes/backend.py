@@ -96,6 +96,7 @@ class FakeBackend:
         self.poisoned_token: int | None = None
         """A pass that holds this token is refused as invalid."""
         self.num_threads = 0
+        self.num_interrupts = 0
         self.bytes_per_token = 0
         self.blobs: dict[int, list[int]] = {}
         self.num_restored = 0
@@ -158,14 +159,17 @@ class FakeBackend:
         for index, chunk in enumerate(chunks):
             if code < -1 and index == 1:
                 raise BackendFailed(code)  # the first chunk has been stored by then
-            for token in chunk.tokens:
+            for left, token in zip(range(len(chunk.tokens), 0, -1), chunk.tokens, strict=True):
                 self._store(chunk.seq_id, int(token))
-            if chunk.wants_logits:
-                rows.append(self._logits(chunk.seq_id))
+                if left <= chunk.num_outputs:
+                    rows.append(self._logits(chunk.seq_id))
         if code < -1:
             raise BackendFailed(code)
         self.passes.append(tuple(len(chunk.tokens) for chunk in chunks))
         return np.stack(rows) if rows else np.empty((0, self.vocabulary.num_vocab), dtype=np.float32)
+
+    def interrupt(self) -> None:
+        self.num_interrupts += 1
 
     def num_cached(self, seq_id: int) -> int:
         return len(self._rows.get(seq_id, ()))

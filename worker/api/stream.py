@@ -215,6 +215,7 @@ def _join(before: Output, after: Output) -> Output:
         finish=after.finish,
         timings=after.timings or before.timings,
         error=after.error,
+        picks=before.picks + after.picks,
     )
 
 

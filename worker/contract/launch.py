@@ -39,6 +39,8 @@ class EngineOptions:
     prompt_cache_bytes: int | None = None
     """Host memory for finished prefixes that had to leave the KV cache; None = a sixteenth of the machine's, at
     most 4 GiB; 0 = none."""
+    draft_max: int = 16
+    """Tokens of an answer that are guessed ahead in one step at most; 0 = none."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
@@ -62,6 +64,11 @@ class EngineOptions:
     tensor_split: tuple[float, ...] = ()
     no_kv_offload: bool = False
     no_op_offload: bool = False
+
+    @property
+    def max_drafted(self) -> int:
+        """Guessed tokens of all sequences in one step at most: each needs a row of logits."""
+        return min(self.draft_max * self.slots, 32)
 
     @property
     def num_kv_cells(self) -> int:

@@ -42,7 +42,7 @@ def has_leader(sequence: Sequence, match: Match | None, running: Iterable[Sequen
     return any(
         leader.is_prefilling
         and leader.request.cache_prompt
-        and leader.request.cache_salt == sequence.request.cache_salt
+        and leader.cache_key == sequence.cache_key
         and common_prefix(leader.tokens, tokens) >= found + LEADER_MARGIN
         for leader in running
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from worker.engine.request import RequestId
+from worker.engine.request import AdapterSet, Pick, RequestId
 
 TokenArray = npt.NDArray[np.int32]
 
@@ -80,10 +80,16 @@ class Chunk:
     """Shape: (num_rows,)."""
     start: int
     """Position of the first row."""
-    wants_logits: bool
-    """Whether the last row is sampled from. No other row ever is."""
+    num_outputs: int = 0
+    """So many of the last rows are sampled from: 0 within a prompt, 1 at its end and when generating, more when
+    the rows after the first of them are guesses to verify."""
     num_prompt_rows: int = 0
     """Rows that belong to the prompt; the others compute tokens of the answer."""
+
+    @property
+    def guesses(self) -> TokenArray:
+        """The tokens at the end that nobody has sampled yet. Shape: (num_outputs - 1,)."""
+        return self.tokens[len(self.tokens) - max(0, self.num_outputs - 1) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class StepPlan:
 
     before: tuple[KvOp, ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    adapters: AdapterSet = ()
+    """Of all sequences in this pass."""
 
     @property
     def num_rows(self) -> int:
@@ -101,7 +109,7 @@ class StepPlan:
     @property
     def num_outputs(self) -> int:
         """Rows that are sampled from."""
-        return sum(chunk.wants_logits for chunk in self.chunks)
+        return sum(chunk.num_outputs for chunk in self.chunks)
 
     @property
     def is_empty(self) -> bool:
@@ -111,9 +119,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The pass succeeded; one token for each chunk that wanted logits, in order."""
+    """The pass succeeded. For each chunk with outputs, in order, what was picked: at least one token, and one more
+    for each guess that turned out right."""
 
-    tokens: tuple[int, ...]
+    picks: tuple[tuple[Pick, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, S
 from worker.engine.budget import SchedulerOptions
 from worker.engine.cost import CostTable
 from worker.engine.errors import ForwardError, InvalidBatch, KvCacheFull
-from worker.engine.request import GenerationRequest, Output, RequestId
+from worker.engine.request import GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
@@ -59,6 +59,10 @@ class Backend(Protocol):
 
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[float32]:
         """Return logits, a row for each chunk that wants them. Raises: ForwardError."""
+        ...
+
+    def interrupt(self) -> None:
+        """End the pass that runs now, if the device can. Called from another thread."""
         ...
 
     def num_cached(self, seq_id: int) -> int:
@@ -104,7 +108,7 @@ class EngineCore:
         """Queue a request. Raises: ValueError if it could never run."""
         sequence = TokenSequence(request_id, request, self._clock())
         self.scheduler.submit(sequence)
-        self._samplers[request_id] = Sampler(request.sampling, self._num_vocab, self.scheduler.options.end_tokens)
+        self._samplers[request_id] = Sampler(request, self._num_vocab, self.scheduler.options.end_tokens)
 
     def abort(self, request_id: RequestId) -> None:
         """Forget a request; idempotent."""
@@ -163,22 +167,35 @@ class EngineCore:
         seconds = self._clock() - started_s
         self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
-        return Sampled(self._sample(plan, logits))
+        return Sampled(tuple(self._picks(plan, logits)))
 
     def _note_failure(self, what: str) -> None:
         self.statistics.failed_steps += 1
         log.warning("%s", what)
 
-    def _sample(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[int, ...]:
-        tokens: list[int] = []
+    def _picks(self, plan: StepPlan, logits: npt.NDArray[float32]) -> Iterator[tuple[Pick, ...]]:
+        """Yield what each chunk with outputs brings."""
+        first_row = 0
         for chunk in plan.chunks:
-            if chunk.wants_logits:
-                sequence = self.scheduler.slots[chunk.seq_id].sequence
-                assert sequence is not None
-                row = logits[len(tokens)]
-                sampler = self._samplers[chunk.request_id]
-                tokens.append(sampler.sample(row, sequence.tokens, sequence.num_generated))
-        return tuple(tokens)
+            if chunk.num_outputs:
+                rows = logits[first_row : first_row + chunk.num_outputs]
+                first_row += chunk.num_outputs
+                yield tuple(self._verify(chunk, rows))
+
+    def _verify(self, chunk: Chunk, rows: npt.NDArray[float32]) -> Iterator[Pick]:
+        """Yield the token after each row, as long as the guess that made the row was right.
+
+        Every token is drawn as it would be without guesses: they change the speed, never the answer.
+        """
+        sequence = self.scheduler.slots[chunk.seq_id].sequence
+        assert sequence is not None
+        sampler = self._samplers[chunk.request_id]
+        guesses = chunk.guesses
+        for num_right, row in enumerate(rows):
+            pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
+            yield pick
+            if num_right < len(guesses) and pick.token != guesses[num_right]:
+                return
 
     def check_cells(self) -> None:
         """Assert that the cache holds what the books say. For tests and debugging: asks for every sequence."""

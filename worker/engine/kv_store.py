@@ -200,6 +200,12 @@ class KvStore:
         if seq_id > self._num_slots:
             self._spare_ids.append(seq_id)
 
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        """Keep the first `num_tokens` cells of the sequence."""
+        if self.ledger.length(seq_id) > num_tokens:
+            self.ledger.trim(seq_id, num_tokens)
+            self._ops.append(Trim(seq_id, num_tokens))
+
     def resync(self, seq_id: int, num_cached: int) -> int:
         """Make books and cache agree after a failure; return how many tokens both have now.
 

@@ -1,6 +1,6 @@
 """Options to llama.cpp's parameter structs, and the devices it sees.
 
-One of the three `llama_*` modules that may import llama_cpp. Must not load anything.
+One of the `llama*` modules that may import llama_cpp. Must not load anything.
 """
 
 from __future__ import annotations
@@ -174,21 +174,36 @@ def _has_broken_amx() -> bool:
     return broken
 
 
-def context_params(options: EngineOptions, choice: DeviceChoice, max_rows: int, num_threads: int) -> Any:
+@dataclass(frozen=True, slots=True)
+class ContextShape:
+    """What one context has room for."""
+
+    num_slots: int
+    num_cells: int
+    """Of the unified pool that all sequences share."""
+    max_rows: int
+    """Of one forward pass."""
+    max_outputs: int
+    """Rows of one forward pass that have logits."""
+
+
+def context_params(
+    options: EngineOptions, choice: DeviceChoice, shape: ContextShape, *, num_threads: int, flash_attn: str
+) -> Any:
     """Return llama_context_params for one unified pool of cells."""
     params = lib.llama_context_default_params()
-    params.n_ctx = options.num_kv_cells
-    params.n_batch = params.n_ubatch = max_rows
+    params.n_ctx = shape.num_cells
+    params.n_batch = params.n_ubatch = shape.max_rows
     # One id more than there are slots: sequences are copied to and from host memory through it.
-    params.n_seq_max = options.slots + 1
+    params.n_seq_max = shape.num_slots + 1
     # Only rows that are sampled from have outputs; the default would reserve max_rows x num_vocab floats.
-    params.n_outputs_max = options.slots + 1
+    params.n_outputs_max = max(shape.max_outputs, shape.num_slots + 1)
     params.n_threads = params.n_threads_batch = num_threads
     params.kv_unified = True
     params.swa_full = options.swa_full
     params.type_k = _KV_TYPES[options.cache_type_k]
     params.type_v = _KV_TYPES[options.cache_type_v]
-    params.flash_attn_type = _FLASH_ATTN[_flash_attn(options, choice)]
+    params.flash_attn_type = _FLASH_ATTN[flash_attn]
     params.offload_kqv = not options.no_kv_offload
     params.op_offload = not options.no_op_offload
     params.no_perf = True
@@ -208,7 +223,7 @@ def context_params(options: EngineOptions, choice: DeviceChoice, max_rows: int, 
     return params
 
 
-def _flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
+def default_flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
     """Return on, off or auto. On a CPU flash attention is slow for fewer than 64 rows, but a quantised V needs it."""
     if options.flash_attn != "auto" or choice.uses_gpu:
         return options.flash_attn

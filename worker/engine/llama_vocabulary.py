@@ -1,6 +1,6 @@
 """Text to tokens and back, and what the file says about chat and sampling. Thread-safe, as the C calls are.
 
-One of the three `llama_*` modules that may import llama_cpp. Must not touch a context.
+One of the `llama*` modules that may import llama_cpp. Must not touch a context.
 """
 
 from __future__ import annotations

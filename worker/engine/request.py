@@ -13,6 +13,20 @@ RequestId = NewType("RequestId", int)
 """Given by `Engine.submit`; unique within the process."""
 
 
+AdapterSet = tuple[tuple[int, float], ...]
+"""LoRA adapters in use: (index in the model's list, scale), ordered by index, no scale of 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One sampled token and, where the request asks for them, log-probabilities."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens with theirs, best first."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to pick a token from a row of logits. Defaults are llama-server's."""
@@ -53,6 +67,15 @@ class GenerationRequest:
     """May reuse tokens that are resident from earlier requests, and leave its own for later ones."""
     cache_salt: str = ""
     """Only requests of equal salt share cached prefixes."""
+    num_logprobs: int | None = None
+    """How many of the most likely tokens come with each token of the answer; 0 = only its own; None = nothing."""
+    post_sampling_logprobs: bool = False
+    """Of the distribution that was drawn from, instead of the model's own."""
+    adapters: AdapterSet = ()
+    itl_target_ms: float | None = None
+    """Longest gap between two tokens that prompts of others may cause while this runs; None = the model's."""
+    reproducible: bool = False
+    """The same tokens whatever else runs and whatever is cached."""
 
 
 class FinishReason(StrEnum):
@@ -97,3 +120,5 @@ class Output:
     """Set together with `finish`, and with the first token."""
     error: str | None = None
     """Set when `finish` is ERROR."""
+    picks: tuple[Pick, ...] = ()
+    """One for each of `tokens` if the request asked for log-probabilities, else none."""

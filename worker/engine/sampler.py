@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.engine.batch import TokenArray
-from worker.engine.request import SamplingParams
+from worker.engine.request import GenerationRequest, Pick
 
 Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -23,8 +23,8 @@ Logits = npt.NDArray[np.float64]
 class Sampler:
     """One request's way of choosing. Stateless between tokens: the draw depends on (seed, choice, token index)."""
 
-    def __init__(self, params: SamplingParams, num_vocab: int, end_tokens: frozenset[int]) -> None:
-        self.params = params
+    def __init__(self, request: GenerationRequest, num_vocab: int, end_tokens: frozenset[int]) -> None:
+        params = self.params = request.sampling
         self._num_vocab = num_vocab
         banned = sorted(end_tokens) if params.ignore_eos else []
         self._banned = np.array(banned, dtype=np.int64)
@@ -34,7 +34,7 @@ class Sampler:
             params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         )
 
-    def sample(self, row: Row, tokens: TokenArray, index: int) -> int:
+    def sample(self, row: Row, tokens: TokenArray, index: int) -> Pick:
         """Return the token to append.
 
         Shapes: row (num_vocab,), tokens (num_tokens,) = prompt and answer so far. Mutates: row.
@@ -47,11 +47,11 @@ class Sampler:
         if self._has_penalties:
             self._penalise(row, tokens)
         if self.params.temperature <= 0.0:
-            return int(row.argmax())
+            return Pick(int(row.argmax()))
         ids, logits = self._candidates(row)
         weights = np.cumsum(np.exp((logits - logits.max()) / self.params.temperature))
         draw = uniform(self.params.seed, self.params.choice, index) * weights[-1]
-        return int(ids[min(int(np.searchsorted(weights, draw, side="right")), len(ids) - 1)])
+        return Pick(int(ids[min(int(np.searchsorted(weights, draw, side="right")), len(ids) - 1)]))
 
     def _penalise(self, row: Row, tokens: TokenArray) -> None:
         """Lower the logits of tokens that occurred lately. Source: llama.cpp's penalties sampler."""

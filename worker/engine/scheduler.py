@@ -9,7 +9,6 @@ computed tokens; the cells of a holder are exactly its tokens; a plan never need
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
 
@@ -20,12 +19,10 @@ from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
 from worker.engine.kv_store import KvStore
 from worker.engine.prefix_cache import Match
-from worker.engine.request import FinishReason, Output, RequestId
+from worker.engine.recovery import Recovery
+from worker.engine.request import FinishReason, Output, Pick, RequestId
 from worker.engine.sequence import Sequence
 from worker.engine.slot import Slot
-
-MAX_FULL = 3
-"""A lone sequence is given up after so many refusals in a row for want of cells."""
 
 
 class Scheduler:
@@ -43,9 +40,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._is_admission_due = False
         """Whether anything has happened since the last look that could let a waiting sequence in."""
-        self._suspects: deque[RequestId] = deque()
-        self._max_rows = options.max_rows
-        self._num_full = 0
+        self._recovery = Recovery(options.max_rows)
         self.num_parked = 0
         """How often a running sequence had to make room for others."""
 
@@ -127,15 +122,15 @@ class Scheduler:
         """Return the longest reusable prefix, at most all tokens but the last: one must be computed."""
         if not sequence.request.cache_prompt:
             return None
-        salt = sequence.request.cache_salt
+        key = sequence.cache_key
         running = (
             (slot.id, other.tokens[: other.num_computed])
             for slot in self.slots
-            if (other := slot.sequence) is not None and other.request.cache_prompt and other.request.cache_salt == salt
+            if (other := slot.sequence) is not None and other.request.cache_prompt and other.cache_key == key
         )
         tokens = sequence.tokens[:-1]
-        resident = self.kv.match(tokens, salt, running)
-        host = self.kv.match_host(tokens, salt, resident)
+        resident = self.kv.match(tokens, key, running)
+        host = self.kv.match_host(tokens, key, resident)
         if host is None or self._occupied() + host.blob_tokens > self.options.num_cells:
             return resident
         return host
@@ -185,18 +180,14 @@ class Scheduler:
 
     def _choose_chunks(self, now_s: float, costs: CostTable) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget."""
-        running = self._running()
-        while self._suspects and all(s.request_id != self._suspects[0] for s in running):
-            self._suspects.popleft()  # it was parked; if it is the culprit it will be suspected again
-        if self._suspects:
-            running = [s for s in running if s.request_id == self._suspects[0]]
+        running = self._recovery.admit(self._running())
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
         chunks = [self._slot_of(sequence).next_chunk(1) for sequence in generating]
         if not prefilling:
             return chunks
-        budget = min(self._max_rows - len(generating), prefill_rows(self.options, costs, len(generating)))
+        budget = min(self._recovery.max_rows - len(generating), prefill_rows(self.options, costs, len(generating)))
         for sequence in prefilling:
             num_rows = min(sequence.num_pending, budget)
             if num_rows <= 0:
@@ -223,7 +214,7 @@ class Scheduler:
         slot = self._slot_of(victim)
         slot.release()
         num_saved = victim.num_computed if victim.request.cache_prompt else 0
-        self.kv.park(slot.id, victim.tokens[:num_saved], victim.request.cache_salt, now_s)
+        self.kv.park(slot.id, victim.tokens[:num_saved], victim.cache_key, now_s)
         victim.num_computed = 0
         self._waiting.append(victim)
         self._is_admission_due = True
@@ -235,56 +226,57 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[Output]:
         """Record what the step did and return what it brought, in the order of the plan's chunks."""
         match result:
-            case Sampled(tokens):
-                return self._commit_sampled(plan, tokens, now_s)
+            case Sampled(picks):
+                return self._commit_sampled(plan, picks, now_s)
             case ForwardFailed():
                 return self._commit_failed(plan, result, now_s)
 
-    def _commit_sampled(self, plan: StepPlan, tokens: tuple[int, ...], now_s: float) -> list[Output]:
-        self._max_rows = self.options.max_rows
-        self._num_full = 0
-        if self._suspects and plan.chunks:
-            self._suspects.popleft()
-        remaining = iter(tokens)
+    def _commit_sampled(self, plan: StepPlan, picks: tuple[tuple[Pick, ...], ...], now_s: float) -> list[Output]:
+        self._recovery.succeeded()
+        remaining = iter(picks)
         outputs: list[Output] = []
         for chunk in plan.chunks:
             self.kv.ledger.append(chunk.seq_id, len(chunk.tokens))
             slot = self.slots[chunk.seq_id]
             sequence = slot.sequence
             assert sequence is not None
-            sequence.num_computed += len(chunk.tokens)
             self._is_admission_due |= chunk.num_prompt_rows > 0  # followers wait for a prefill to come on
-            if not chunk.wants_logits:
+            if not chunk.num_outputs:
+                sequence.num_computed += len(chunk.tokens)
                 continue
+            picked = next(remaining)
+            sequence.num_computed += len(chunk.tokens) - chunk.num_outputs + len(picked)
+            self.kv.trim(slot.id, sequence.num_computed)  # wrong guesses go
             if slot.state is SlotState.PROCESSING_PROMPT:
                 slot.advance(SlotState.DONE_PROMPT)
-            outputs.append(self._advance(slot, sequence, next(remaining), now_s))
+            outputs.append(self._advance(slot, sequence, picked, now_s))
         return outputs
 
-    def _advance(self, slot: Slot, sequence: Sequence, token: int, now_s: float) -> Output:
-        """Add one sampled token to the sequence, or end it."""
+    def _advance(self, slot: Slot, sequence: Sequence, picked: tuple[Pick, ...], now_s: float) -> Output:
+        """Add sampled tokens to the sequence, up to its end."""
         is_first = sequence.first_token_at_s is None
-        if token in self.options.end_tokens:
-            self._release(slot, now_s)
-            return Output(
-                sequence.request_id,
-                num_generated=sequence.num_generated,
-                finish=FinishReason.STOP,
-                timings=sequence.timings(now_s),
-            )
-        sequence.append(token, now_s)
         finish: FinishReason | None = None
-        if sequence.num_generated >= sequence.request.max_tokens or sequence.num_tokens >= self.options.context:
-            finish = FinishReason.LENGTH
+        added: list[Pick] = []
+        for pick in picked:
+            if pick.token in self.options.end_tokens:
+                finish = FinishReason.STOP
+                break
+            sequence.append(pick.token, now_s)
+            added.append(pick)
+            if sequence.num_generated >= sequence.request.max_tokens or sequence.num_tokens >= self.options.context:
+                finish = FinishReason.LENGTH
+                break
+        if finish is not None:
             self._release(slot, now_s)
         elif slot.state is SlotState.DONE_PROMPT:
             slot.advance(SlotState.GENERATING)
         return Output(
             sequence.request_id,
-            (token,),
+            tuple(pick.token for pick in added),
             sequence.num_generated,
             finish,
             sequence.timings(now_s) if finish or is_first else None,
+            picks=tuple(added) if sequence.request.num_logprobs is not None else (),
         )
 
     def _commit_failed(self, plan: StepPlan, failed: ForwardFailed, now_s: float) -> list[Output]:
@@ -300,26 +292,24 @@ class Scheduler:
 
     def _recover_from_full(self, plan: StepPlan, now_s: float) -> list[Output]:
         """The pool has fewer usable cells than the ledger believes: holders, chunk size, then a sequence go."""
-        self._num_full += 1
+        is_hopeless = self._recovery.was_full()
         if self.kv.demote_one(now_s):
             while self.kv.demote_one(now_s):
                 pass
-        elif self._max_rows > max(1, len(plan.chunks)):
-            self._max_rows = max(1, len(plan.chunks), self._max_rows // 2)
+        elif self._recovery.shrink(len(plan.chunks)):
+            pass
         elif len(self._running()) > 1:
             self._park_youngest(now_s)
-        elif self._num_full > MAX_FULL:
+        elif is_hopeless:
             return [self._fail(plan.chunks[0].request_id, "the KV cache has no room for this request", now_s)]
         return []
 
     def _isolate_invalid(self, plan: StepPlan, now_s: float) -> list[Output]:
         """One row of the batch is wrong: run its sequences one by one, so that only the culprit fails."""
         if len(plan.chunks) == 1:
-            if self._suspects:
-                self._suspects.popleft()
             request_id = plan.chunks[0].request_id
             return [self._fail(request_id, "llama.cpp refused the tokens of this request", now_s)]
-        self._suspects = deque(chunk.request_id for chunk in plan.chunks)
+        self._recovery.suspect(chunk.request_id for chunk in plan.chunks)
         return []
 
     def operations_failed(self, failed: Sequence_[KvOp], num_cached: Mapping[int, int]) -> None:
@@ -350,8 +340,7 @@ class Scheduler:
 
     def _drop(self, request_id: RequestId, now_s: float, *, keep: bool = True) -> Sequence | None:
         """Take the sequence out of its slot or the line; None if it is in neither."""
-        if request_id in self._suspects:
-            self._suspects.remove(request_id)
+        self._recovery.forget(request_id)
         for slot in self.slots:
             if slot.sequence is not None and slot.sequence.request_id == request_id:
                 sequence = slot.sequence
@@ -371,7 +360,7 @@ class Scheduler:
         self._is_admission_due = True
         if keep and sequence.request.cache_prompt:
             tokens = sequence.tokens[: sequence.num_computed]
-            self.kv.keep(slot.id, tokens, sequence.request.cache_salt, now_s)
+            self.kv.keep(slot.id, tokens, sequence.cache_key, now_s)
         else:
             self.kv.clear(slot.id)
 

@@ -50,9 +50,28 @@ class Sequence:
         """Whether more than the newest token is pending."""
         return self.num_pending > 1 or self.num_generated == 0
 
+    @property
+    def cache_key(self) -> str:
+        """Only sequences of equal key can share cells: same tenant, same adapters."""
+        request = self.request
+        return f"{request.adapters}{request.cache_salt}" if request.adapters else request.cache_salt
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that may still be generated."""
+        return len(self._tokens) - self.num_tokens
+
     def pending(self, num_rows: int) -> TokenArray:
-        """Return the next `num_rows` tokens to compute; a view."""
+        """Return the next `num_rows` tokens to compute, guesses included; a view."""
         return self._tokens[self.num_computed : self.num_computed + num_rows]
+
+    def guess(self, tokens: TokenArray) -> None:
+        """Write guesses behind the tokens, to be verified by the next pass."""
+        self._tokens[self.num_tokens : self.num_tokens + len(tokens)] = tokens
+
+    def tokens_with(self, num_guesses: int) -> TokenArray:
+        """Return the tokens and the first so many guesses, which have turned out right; a view."""
+        return self._tokens[: self.num_tokens + num_guesses]
 
     def append(self, token: int, now_s: float) -> None:
         """Add a sampled token."""

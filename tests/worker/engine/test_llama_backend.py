@@ -23,6 +23,7 @@ CONTEXT = 64
 SLOTS = 3
 PROMPT = list(range(300, 324))
 
+BASE: dict[str, Any] = {"context": CONTEXT, "slots": SLOTS, "draft_max": 0}
 Open = Callable[..., LlamaBackend]
 
 
@@ -32,7 +33,7 @@ def opened() -> Iterator[Open]:
     backends: list[LlamaBackend] = []
 
     def load(path: Path, **options: Any) -> LlamaBackend:
-        backend = LlamaBackend.load(str(path), EngineOptions(**{"context": CONTEXT, "slots": SLOTS} | options))
+        backend = LlamaBackend.load(str(path), EngineOptions(**(BASE | options)))
         backends.append(backend)
         return backend
 
@@ -52,7 +53,7 @@ def backend(opened: Open, model: TinyModel) -> LlamaBackend:
 
 
 def chunk(tokens: list[int], *, seq_id: int = 0, start: int = 0, logits: bool = True) -> Chunk:
-    return Chunk(seq_id, RequestId(1), np.array(tokens, dtype=np.int32), start, wants_logits=logits)
+    return Chunk(seq_id, RequestId(1), np.array(tokens, dtype=np.int32), start, num_outputs=int(logits))
 
 
 def logits_after(backend: LlamaBackend, tokens: list[int], *, seq_id: int = 0, start: int = 0) -> np.ndarray:

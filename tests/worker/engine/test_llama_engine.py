@@ -88,7 +88,7 @@ def assert_valid(backend: LlamaBackend, prompt: list[int], answer: list[int]) ->
     for length in range(len(prompt), len(history)):
         start = 0 if length == len(prompt) else length - 1
         tokens = np.array(history[start:length], dtype=np.int32)
-        (row,) = backend.forward([Chunk(0, RequestId(0), tokens, start, wants_logits=True)])
+        (row,) = backend.forward([Chunk(0, RequestId(0), tokens, start, num_outputs=1)])
         assert np.isfinite(row).all()
         assert row[history[length]] >= row.max() - MARGIN, f"token {length - len(prompt)} of the answer"
 

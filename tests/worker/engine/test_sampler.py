@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.llama_chain import chain_distribution, chain_logits
-from worker.engine.request import SamplingParams
+from worker.engine.request import GenerationRequest, SamplingParams
 from worker.engine.sampler import Sampler, uniform
 
 NUM_DRAWS = 20_000
@@ -37,16 +37,20 @@ PARAMETERS = {
 }
 
 
+def sampler_of(params: SamplingParams, num_vocab: int, end_tokens: frozenset[int]) -> Sampler:
+    return Sampler(GenerationRequest((1,), 1, params), num_vocab, end_tokens)
+
+
 def logits(num_vocab: int, seed: int = 0, scale: float = 3.0) -> npt.NDArray[np.float32]:
     return np.random.RandomState(seed).normal(0.0, scale, num_vocab).astype(np.float32)
 
 
 def draw(params: SamplingParams, row: npt.NDArray[np.float32], num_draws: int = NUM_DRAWS) -> npt.NDArray[np.int64]:
     """Return how often each token comes, one draw for each index."""
-    sampler = Sampler(params, len(row), frozenset())
+    sampler = sampler_of(params, len(row), frozenset())
     counts = np.zeros(len(row), dtype=np.int64)
     for index in range(num_draws):
-        counts[sampler.sample(row.copy(), HISTORY, index)] += 1
+        counts[sampler.sample(row.copy(), HISTORY, index).token] += 1
     return counts
 
 
@@ -134,7 +138,7 @@ def test_bias_and_penalties_change_the_logits_as_in_llama_cpp(changes: dict[str,
     params = replace(PLAIN, temperature=0.0, **changes)
     ours = logits(200)
     wanted = chain_logits(ours.copy(), params, HISTORY.tolist())
-    token = Sampler(params, 200, frozenset()).sample(ours, HISTORY, 0)
+    token = sampler_of(params, 200, frozenset()).sample(ours, HISTORY, 0).token
     np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
     assert token == wanted.argmax()
 
@@ -143,7 +147,7 @@ def test_greedy_takes_the_largest_logit() -> None:
     for seed in range(20):
         row = logits(5000, seed=seed)
         params = SamplingParams(temperature=0.0, seed=seed)
-        assert Sampler(params, 5000, frozenset()).sample(row.copy(), NO_TOKENS, seed) == row.argmax()
+        assert sampler_of(params, 5000, frozenset()).sample(row.copy(), NO_TOKENS, seed).token == row.argmax()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -151,25 +155,28 @@ def test_end_tokens_never_come_when_they_are_ignored(temperature: float) -> None
     row = logits(200)
     row[[4, 9]] = 30.0
     ends = frozenset({4, 9})
-    kept = Sampler(replace(PLAIN, temperature=temperature, top_k=40), 200, ends)
-    ignoring = Sampler(replace(PLAIN, temperature=temperature, top_k=40, ignore_eos=True), 200, ends)
-    assert {kept.sample(row.copy(), NO_TOKENS, index) for index in range(50)} <= ends
-    assert not {ignoring.sample(row.copy(), NO_TOKENS, index) for index in range(200)} & ends
+    kept = sampler_of(replace(PLAIN, temperature=temperature, top_k=40), 200, ends)
+    ignoring = sampler_of(replace(PLAIN, temperature=temperature, top_k=40, ignore_eos=True), 200, ends)
+    assert {kept.sample(row.copy(), NO_TOKENS, index).token for index in range(50)} <= ends
+    assert not {ignoring.sample(row.copy(), NO_TOKENS, index).token for index in range(200)} & ends
 
 
 def test_banned_token_never_comes() -> None:
     row = logits(50)
     params = replace(PLAIN, logit_bias=((int(row.argmax()), -math.inf),))
     assert draw(params, row, 2000)[row.argmax()] == 0
-    assert Sampler(replace(params, temperature=0.0), 50, frozenset()).sample(row.copy(), NO_TOKENS, 0) != row.argmax()
+    assert (
+        sampler_of(replace(params, temperature=0.0), 50, frozenset()).sample(row.copy(), NO_TOKENS, 0).token
+        != row.argmax()
+    )
 
 
 # --- chance -----------------------------------------------------------------------------------------------
 
 
 def tokens_of(params: SamplingParams, num: int = 50) -> list[int]:
-    row, sampler = logits(1000), Sampler(params, 1000, frozenset())
-    return [sampler.sample(row.copy(), NO_TOKENS, index) for index in range(num)]
+    row, sampler = logits(1000), sampler_of(params, 1000, frozenset())
+    return [sampler.sample(row.copy(), NO_TOKENS, index).token for index in range(num)]
 
 
 def test_same_seed_gives_the_same_tokens_and_others_give_others() -> None:
@@ -188,9 +195,9 @@ def test_every_seed_of_64_bits_is_its_own(seed: int) -> None:
 
 
 def test_a_token_depends_on_its_index_and_not_on_what_was_drawn_before() -> None:
-    row, sampler = logits(1000), Sampler(PLAIN, 1000, frozenset())
-    in_order = [sampler.sample(row.copy(), NO_TOKENS, index) for index in range(30)]
-    backwards = [sampler.sample(row.copy(), NO_TOKENS, index) for index in reversed(range(30))]
+    row, sampler = logits(1000), sampler_of(PLAIN, 1000, frozenset())
+    in_order = [sampler.sample(row.copy(), NO_TOKENS, index).token for index in range(30)]
+    backwards = [sampler.sample(row.copy(), NO_TOKENS, index).token for index in reversed(range(30))]
     assert backwards[::-1] == in_order
 
 
@@ -205,7 +212,7 @@ def test_a_row_without_sense_still_gives_a_token(name: str, value: float, at: ob
     row = logits(200)
     row[at] = value  # type: ignore[call-overload]
     with np.errstate(all="ignore"):
-        token = Sampler(PARAMETERS[name], 200, frozenset()).sample(row, HISTORY, 0)
+        token = sampler_of(PARAMETERS[name], 200, frozenset()).sample(row, HISTORY, 0).token
     assert 0 <= token < 200
 
 
@@ -214,10 +221,10 @@ def test_a_single_possible_token_is_taken() -> None:
     row[17] = 0.0
     for params in PARAMETERS.values():
         if 17 not in dict(params.logit_bias):
-            assert Sampler(params, 200, frozenset()).sample(row.copy(), NO_TOKENS, 0) == 17
+            assert sampler_of(params, 200, frozenset()).sample(row.copy(), NO_TOKENS, 0).token == 17
 
 
 def test_a_vocabulary_of_one_token_works() -> None:
     for params in PARAMETERS.values():
         free = replace(params, logit_bias=())
-        assert Sampler(free, 1, frozenset()).sample(np.zeros(1, dtype=np.float32), NO_TOKENS, 0) == 0
+        assert sampler_of(free, 1, frozenset()).sample(np.zeros(1, dtype=np.float32), NO_TOKENS, 0).token == 0
