@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts, SlotReport
 from worker.engine.budget import SchedulerOptions
@@ -29,6 +30,7 @@ from worker.machine import machine_memory_bytes
 log = logging.getLogger(__name__)
 
 Sink = Callable[[Output], None]
+T = TypeVar("T")
 
 SWITCH_INTERVAL_S = 1e-4
 """How long another thread may hold the interpreter when a pass returns. The default of 5 ms would be added to
@@ -86,6 +88,8 @@ class Engine:
         self._ids = itertools.count(1)
         self._sinks: dict[RequestId, Sink] = {}
         self._inbox: deque[Callable[[], Output | None]] = deque()
+        self._errands: deque[tuple[Callable[[], object], asyncio.Future[Any]]] = deque()
+        """Work beside generation, done one piece after each step."""
         self._wake = threading.Event()
         self._is_stopping = False
         self._is_failed = False
@@ -126,6 +130,20 @@ class Engine:
         if request_id in self._sinks:
             self._order(lambda: self._core.finish(request_id, num_tokens))
 
+    def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` on the engine thread after the current step and return its result, or its exception, as a future.
+
+        For whatever must not run beside a pass. Each call delays all running answers: keep it as short as one pass.
+        Raises: EngineStopped.
+        """
+        if self._is_stopping or self._is_failed:
+            raise EngineStopped("the engine takes no more requests")
+        assert self._loop is not None
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._errands.append((work, future))
+        self._wake.set()
+        return future
+
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on, at most what the options allow."""
         self._num_threads = self._bounded(num_threads)
@@ -140,7 +158,7 @@ class Engine:
             kv_cells=core.scheduler.kv_cells(),
             step=self._step,
             step_at_s=self._step_at_s,
-            has_work=bool(self._sinks),
+            has_work=bool(self._sinks) or bool(self._errands),
             queue_length=core.scheduler.num_waiting,
             num_threads=self._num_threads,
         )
@@ -168,6 +186,9 @@ class Engine:
             self._post(partial(self._fail, error))
         else:
             self._backend.close()
+        while self._errands:
+            _, future = self._errands.popleft()
+            self._post(partial(_settle, future, None, EngineStopped("the engine has stopped")))
 
     def _loop_steps(self) -> None:
         while not self._is_stopping:
@@ -181,9 +202,21 @@ class Engine:
                 self._step_at_s = time.monotonic()
             if outputs:
                 self._post(partial(self._deliver, outputs))
-            if not self._core.has_work and not self._inbox:
+            if self._errands:
+                self._run_errand(*self._errands.popleft())
+            if not self._core.has_work and not self._inbox and not self._errands:
                 self._wake.wait()
                 self._wake.clear()
+
+    def _run_errand(self, work: Callable[[], object], future: asyncio.Future[Any]) -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
+            self._post(partial(_settle, future, None, error))
+        else:
+            self._post(partial(_settle, future, result, None))
+        self._step += 1
+        self._step_at_s = time.monotonic()
 
     def _drain_inbox(self) -> list[Output]:
         outputs = []
@@ -234,6 +267,15 @@ class Engine:
 
     def _bounded(self, num_threads: int) -> int:
         return max(1, num_threads if self._max_threads is None else min(num_threads, self._max_threads))
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    if future.done():  # its caller has left
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOptions:

@@ -1,0 +1,67 @@
+"""The engine thread does errands between steps, one at a time, and loses none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.backend import FakeBackend
+from worker.contract import EngineOptions
+from worker.engine.engine import Engine
+from worker.engine.errors import EngineStopped
+from worker.engine.request import GenerationRequest, Output
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine(FakeBackend(), EngineOptions(context=128))
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+async def test_errand_runs_on_the_engine_thread_and_returns_its_result(engine: Engine) -> None:
+    assert await engine.call(lambda: threading.current_thread().name) == "engine"
+
+
+async def test_error_of_an_errand_reaches_its_caller_and_the_engine_goes_on(engine: Engine) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await engine.call(lambda: 1 / 0)
+    assert await engine.call(lambda: 2) == 2
+
+
+async def test_errands_and_answers_take_turns(engine: Engine) -> None:
+    outputs: list[Output] = []
+    ended = asyncio.Event()
+
+    def sink(output: Output) -> None:
+        outputs.append(output)
+        if output.finish is not None:
+            ended.set()
+
+    engine.submit(GenerationRequest(tuple(range(1, 20)), 100), sink)
+    results = await asyncio.gather(*(engine.call(lambda i=i: i) for i in range(50)))  # type: ignore[misc]
+    await asyncio.wait_for(ended.wait(), 30)
+    assert results == list(range(50))
+    assert outputs
+
+
+async def test_errand_that_waits_when_the_engine_stops_is_told(engine: Engine) -> None:
+    is_running, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_running.set()
+        may_end.wait(30)
+
+    first, second = engine.call(hold), engine.call(lambda: 1)
+    await asyncio.to_thread(is_running.wait, 30)
+    asyncio.get_running_loop().call_later(0.05, may_end.set)
+    await asyncio.to_thread(engine.stop)
+    await first
+    with pytest.raises(EngineStopped):
+        await second
+    with pytest.raises(EngineStopped):
+        engine.call(lambda: 1)
