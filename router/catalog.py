@@ -24,7 +24,10 @@ SCOPES = ("inference", "metrics", "admin")
 """What an API key may be allowed to do."""
 
 MAX_NAME_LENGTH = 200
-"""Characters of a model's or alias's name."""
+"""Characters of a model's, alias's or adapter's name."""
+
+MAX_LORA_SCALE = 100.0
+"""Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,19 @@ class AliasSpec:
     request: RequestRules = field(default_factory=RequestRules)
     listed: bool = True
     """Shown by `GET /v1/models`."""
+    lora: Mapping[str, float] = field(default_factory=dict)
+    """Adapters of the model that its requests get unless they say otherwise, with their scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSpec:
+    """An adapter that is loaded with its model."""
+
+    name: str
+    source: str
+    """The reference as written."""
+    scale: float = 1.0
+    """Where it is asked for without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,8 @@ class ModelSpec:
     base_dir: Path
     """Folder that relative paths are relative to."""
     aliases: Mapping[str, AliasSpec] = field(default_factory=dict)
+    loras: tuple[LoraSpec, ...] = ()
+    """In this order they have the ids 0, 1, … in requests."""
     context: int | None = None
     """Tokens that one request may use; None = auto."""
     slots: int = 4
@@ -124,6 +142,7 @@ class ModelSpec:
             self.chat_template,
             dict(self.chat_template_kwargs),
             dict(self.env),
+            [(lora.name, lora.source, lora.scale) for lora in self.loras],
         )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -179,6 +198,11 @@ class Resolution:
     def rules(self) -> RequestRules:
         """The request rules that hold: the alias's over the model's."""
         return self.spec.request if self.alias is None else self.alias.request.over(self.spec.request)
+
+    @property
+    def lora(self) -> Mapping[str, float]:
+        """The alias's adapters with their scales; empty for the model's own name."""
+        return {} if self.alias is None else self.alias.lora
 
 
 @dataclass(frozen=True, slots=True)

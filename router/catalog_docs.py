@@ -18,9 +18,13 @@ from router.catalog_keys import (
     ALIAS_KEYS,
     API_KEY_KEYS,
     LIMIT_KEYS,
+    LORA_KEYS,
     MODEL_KEYS,
     RULE_KEYS,
     TOP_KEYS,
+    Key,
+)
+from router.catalog_kinds import (
     Aliases,
     Choice,
     Digest,
@@ -28,8 +32,9 @@ from router.catalog_keys import (
     FilePath,
     Flag,
     Json,
-    Key,
     Kind,
+    LoraChoice,
+    Loras,
     Number,
     Proportions,
     Rules,
@@ -40,7 +45,7 @@ from router.catalog_keys import (
 )
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
-    "what": ("model", "aliases", "description", "tags"),
+    "what": ("model", "aliases", "loras", "description", "tags"),
     "size": ("context", "slots", "kv_tokens", "max_tokens"),
     "life": ("preload", "pin", "idle_unload_s", "load_timeout_s", "replicas"),
     "waiting": ("priority", "max_queue", "queue_timeout_s", "request_timeout_s"),
@@ -65,6 +70,7 @@ def tables() -> dict[str, str]:
     groups["llama"] = [key for key in MODEL_KEYS.values() if key.name not in grouped]
     groups |= {
         "aliases": ALIAS_KEYS.values(),
+        "loras": LORA_KEYS.values(),
         "rules": RULE_KEYS.values(),
         "limits": LIMIT_KEYS.values(),
         "api_keys": API_KEY_KEYS.values(),
@@ -140,6 +146,10 @@ def _values(kind: Kind) -> str:  # noqa: PLR0911, PLR0912 - one case for each ki
             return "map with `defaults`, `force`, `drop`"
         case Aliases():
             return "list of names, or map from name to options"
+        case Loras():
+            return "map from name to a reference, or to options"
+        case LoraChoice():
+            return "name, or map from names to scales"
         case Digest():
             return "64 hexadecimal digits"
         case Variable():

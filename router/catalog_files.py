@@ -13,7 +13,7 @@ from pathlib import Path
 
 from router.catalog import MAX_NAME_LENGTH, Catalog, CatalogError, ModelSpec, Problem
 from router.catalog_parser import CatalogReading, read_catalog
-from router.catalog_values import Found
+from router.catalog_scalars import Found
 from router.fetch.protocol import SourceError
 from router.file_names import all_parts, is_model_name, parse_split_name
 from router.references import Reference, parse_reference

@@ -1,7 +1,7 @@
 """The table of `models.yaml`: every key, what it may hold, what it means, and what holds without it.
 
 The one source of truth for the parser, the editor's JSON Schema and the documentation. Must not read a catalogue:
-`catalog_values.py` reads values of these kinds, `catalog_refusals.py` answers for keys that are not here.
+`catalog_kinds.py` has the kinds of values, `catalog_refusals.py` answers for keys that are not here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.catalog import SCOPES, Limits, ModelSpec
+from router.catalog import MAX_LORA_SCALE, SCOPES, Limits, LoraSpec, ModelSpec
+from router.catalog_kinds import (
+    Aliases,
+    Choice,
+    Digest,
+    Environment,
+    FilePath,
+    Flag,
+    Json,
+    Kind,
+    LoraChoice,
+    Loras,
+    Number,
+    Proportions,
+    Rules,
+    Text,
+    Texts,
+    Variable,
+    Whole,
+)
 from worker.contract import EngineOptions
 
 VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -24,117 +43,7 @@ PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
 """Cache types that are not quantised."""
 
 
-# --- kinds of values --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number in a range, or one of a few words that stand for a number or for None."""
-
-    minimum: int
-    maximum: int
-    words: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
-    hint: str = ""
-    """Added to a message about a wrong type."""
-    beyond: str = ""
-    """Said instead of the range when the number is too large."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number in a range; `is_open` leaves the minimum itself out."""
-
-    minimum: float
-    maximum: float
-    is_open: bool = False
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """true or false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text on one line, not empty; `is_long` allows line breaks."""
-
-    max_length: int = 1000
-    is_long: bool = False
-    may_be_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few words; `flags` says which words true and false stand for."""
-
-    values: tuple[str, ...]
-    flags: Mapping[bool, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A list of texts, each from `allowed` if that is not empty."""
-
-    allowed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Proportions:
-    """A list of numbers that are not negative, not all zero."""
-
-
-@dataclass(frozen=True, slots=True)
-class Json:
-    """A map of anything that JSON can say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """A map from environment variables to their values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """`{defaults, force, drop}` on the JSON of requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aliases:
-    """A list of names, or a map from name to `{request, listed}`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A SHA-256 sum in hexadecimal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """The name of an environment variable. Messages never quote it: it may be a secret in the wrong place."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilePath:
-    """A path of a file, relative to the catalogue's folder."""
-
-
-Kind = (
-    Whole
-    | Number
-    | Flag
-    | Text
-    | Choice
-    | Texts
-    | Proportions
-    | Json
-    | Environment
-    | Rules
-    | Aliases
-    | Digest
-    | Variable
-    | FilePath
-)
+# --- the form of a table -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +75,7 @@ def _table(*keys: Key) -> dict[str, Key]:
 
 _SPEC = {f.name: f.default for f in dataclasses.fields(ModelSpec)}
 _ENGINE = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
+_LORA = {f.name: f.default for f in dataclasses.fields(LoraSpec)}
 
 
 def _engine(name: str, kind: Kind, meaning: str) -> Key:
@@ -187,8 +97,15 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     Key(
         "aliases",
         Aliases(),
-        "Further names: a list, or a map from name to `{request, listed}`.",
+        "Further names: a list, or a map from name to `{request, lora, listed}`.",
         (),
+    ),
+    Key(
+        "loras",
+        Loras(),
+        "LoRA adapters: a map from a name to a GGUF file (a reference as in `model`), or to `{model, scale}`. All are"
+        " loaded with the model; one is applied where an alias or a request asks for it.",
+        {},
     ),
     Key(
         "context",
@@ -335,7 +252,7 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _opposite("op_offload", "no_op_offload", "no_op_offload"),
 )
 
-NOT_IN_DEFAULTS = ("model", "aliases")
+NOT_IN_DEFAULTS = ("model", "aliases", "loras")
 """Keys of a model that `defaults:` may not hold, because no two models can share them."""
 
 MERGED_KEYS = ("chat_template_kwargs", "request", "env")
@@ -343,7 +260,24 @@ MERGED_KEYS = ("chat_template_kwargs", "request", "env")
 
 ALIAS_KEYS: Mapping[str, Key] = _table(
     Key("request", Rules(), "Rules for requests that use this name; they win over the model's.", {}),
+    Key(
+        "lora",
+        LoraChoice(),
+        "Adapters that requests with this name get: the name of one of `loras`, or a map from names to scales."
+        " A request's own `lora` replaces them.",
+    ),
     Key("listed", Flag(), "Shown by GET /v1/models.", True),
+)
+
+LORA_SCALE = Number(-MAX_LORA_SCALE, MAX_LORA_SCALE)
+LORA_KEYS: Mapping[str, Key] = _table(
+    Key("model", Text(), "The adapter's GGUF file, a reference as in a model's `model`.", is_reference=True),
+    Key(
+        "scale",
+        LORA_SCALE,
+        "How strongly it is applied where neither the alias nor the request says so.",
+        _LORA["scale"],
+    ),
 )
 
 RULE_KEYS: Mapping[str, Key] = _table(

@@ -11,7 +11,7 @@ from typing import Any
 
 from router.catalog import AliasSpec, Limits, ModelSpec, RequestRules
 from router.catalog_keys import MERGED_KEYS, MODEL_KEYS, PLAIN_CACHE_TYPES
-from router.catalog_values import Findings, Found, resolve_path
+from router.catalog_scalars import Findings, Found, resolve_path
 
 TEMPLATE_MARKS = ("\n", "{{", "{%", "{#")
 """A chat template that contains one of these is the text itself, not the path of a file."""
@@ -65,6 +65,7 @@ def build_spec(
         source=source,
         base_dir=findings.base_dir,
         aliases=aliases,
+        loras=tuple(found.value for found in value("loras", ())),
         context=value("context"),
         slots=value("slots", MODEL_KEYS["slots"].default),
         kv_tokens=value("kv_tokens"),

@@ -7,8 +7,8 @@ Owns the top level of the file and names that are used twice. Must not touch the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, CatalogError, KeySpec, Limits, ModelSpec, Problem
@@ -23,7 +23,8 @@ from router.catalog_refusals import (
     explain_model_key,
     explain_top_key,
 )
-from router.catalog_values import Findings, Found, name_problem, read_section, shown
+from router.catalog_scalars import Findings, Found, name_problem, shown
+from router.catalog_values import FoundAlias, read_section
 from router.references import PathReference, parse_reference
 from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
 
@@ -38,6 +39,8 @@ class CatalogReading:
     problems: tuple[Problem, ...]
     sources: Mapping[str, Found] = field(default_factory=dict)
     """By model, the value of `model`."""
+    loras: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
+    """By model, its adapters, each at the place of its reference."""
     templates: Mapping[str, Found] = field(default_factory=dict)
     """By model, the value of `chat_template`, its own or that of `defaults`."""
 
@@ -79,6 +82,7 @@ class _Reader:
         self._path = path
         self._findings = findings
         self._sources: dict[str, Found] = {}
+        self._loras: dict[str, tuple[Found, ...]] = {}
         self._templates: dict[str, Found] = {}
         self._names: dict[str, tuple[str, Place]] = {}
 
@@ -97,7 +101,7 @@ class _Reader:
         default_model = self._default_model(root)
         problems = sorted(self._findings.problems, key=lambda p: (p.line or 0, p.column or 0))
         catalog = Catalog(models, limits, keys, default_model, self._path)
-        return CatalogReading(catalog, tuple(problems), self._sources, self._templates)
+        return CatalogReading(catalog, tuple(problems), self._sources, self._loras, self._templates)
 
     def _section(self, root: YamlMap, key: str, example: str) -> YamlMap | None:
         """Return the map under a top-level key; None if it is absent, empty or no map."""
@@ -185,6 +189,8 @@ class _Reader:
                 self._findings.add(source.where, source.place, str(error))
             else:
                 self._sources[name] = source
+        if "loras" in own:
+            self._loras[name] = own["loras"].value
         if "chat_template" in options:
             self._templates[name] = options["chat_template"]
         spec = build_spec(
@@ -210,20 +216,40 @@ class _Reader:
 
     def _aliases(self, own: Mapping[str, Found]) -> dict[str, AliasSpec]:
         aliases: dict[str, AliasSpec] = {}
-        found = own.get("aliases")
-        for alias, where, place in found.value if found is not None else ():
+        entries: tuple[FoundAlias, ...] = own["aliases"].value if "aliases" in own else ()
+        for entry in entries:
+            alias = entry.alias
             if alias.name in self._names:
                 first_where, first_place = self._names[alias.name]
                 self._findings.add(
-                    where,
-                    place,
+                    entry.where,
+                    entry.place,
                     f"the name `{alias.name}` is already used by {first_where} on line {first_place.line};"
                     " each name may stand for one model only",
                 )
             else:
-                self._names[alias.name] = (where, place)
-                aliases[alias.name] = alias
+                self._names[alias.name] = (entry.where, entry.place)
+                aliases[alias.name] = replace(alias, lora=self._scales(entry.loras, own))
         return aliases
+
+    def _scales(self, chosen: Sequence[Found], own: Mapping[str, Found]) -> dict[str, float]:
+        """Return the scale of each adapter that an alias names. Mutates: `findings`, if the model lacks one."""
+        known = {found.value.name: found.value for found in own["loras"].value} if "loras" in own else {}
+        scales: dict[str, float] = {}
+        for found in chosen:
+            name, scale = found.value
+            if name in known:
+                scales[name] = known[name].scale if scale is None else scale
+            elif known:
+                names = ", ".join(f"`{one}`" for one in known)
+                self._findings.add(found.where, found.place, f"no adapter is named `{name[:80]}`; `loras` has {names}")
+            else:
+                self._findings.add(
+                    found.where,
+                    found.place,
+                    f"the model has no adapters: write `loras: {{{name[:80]}: FILE.gguf}}` among its options",
+                )
+        return scales
 
     # --- keys and the default model -----------------------------------------------------------------------
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
+from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, LORA_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
 
 NOT_YET = "is not available in this release yet"
 
-LATER_MODEL_KEYS = frozenset({"loras", "draft_model", "projector", "home", "hooks", "url"})
+LATER_MODEL_KEYS = frozenset({"draft_model", "projector", "home", "hooks", "url"})
 LATER_TOP_KEYS = frozenset({"devices", "spares"})
-LATER_ALIAS_KEYS = frozenset({"lora"})
 
 _CONTEXT = "write `context`, the tokens that one request may use (it is not divided by `slots`)"
 _SLOTS = "write `slots`, the number of requests answered at the same time"
@@ -59,7 +58,8 @@ POINTERS: Mapping[str, str] = {
     **dict.fromkeys(("metrics", "no_slots"), "leave it out: the server always has this route"),
     "models_max": "write `limits: {max_loaded: N}` at the top level",
     **dict.fromkeys(("models_dir", "models_preset"), "give the folder or file to `corral serve`"),
-    **dict.fromkeys(("lora", "lora_scaled"), f"LoRA adapters (`loras`): this {NOT_YET}"),
+    **dict.fromkeys(("lora", "lora_scaled"), "write `loras`, a map from a name to the adapter's file"),
+    "lora_init_without_apply": "leave it out: adapters are applied only where an alias or a request asks for them",
     **dict.fromkeys(("mmproj", "mm"), f"image input (`projector`): this {NOT_YET}"),
     **dict.fromkeys(("model_draft", "md"), f"speculative decoding (`draft_model`): this {NOT_YET}"),
 }
@@ -83,7 +83,7 @@ ctx_size_draft defrag_thold device_draft direct_io docker_repo draft draft_max d
 dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breaker dynatemp_exp dynatemp_range
 embd_normalize embedding embeddings fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
 image_min_tokens json_schema json_schema_file keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic
-lookup_cache_static lora_init_without_apply mirostat mirostat_ent mirostat_lr mmproj_auto mmproj_device mmproj_offload
+lookup_cache_static mirostat mirostat_ent mirostat_lr mmproj_auto mmproj_device mmproj_offload
 mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_context_shift no_direct_io no_host
 no_mmproj no_mmproj_offload no_perf no_prefill_assistant no_repack no_warmup numa override_kv override_tensor
 override_tensor_draft perf poll poll_batch pooling prefill_assistant prio prio_batch reasoning reasoning_budget
@@ -146,8 +146,8 @@ def explain_limit_key(key: str) -> str:
 
 def explain_alias_key(key: str, known: Collection[str]) -> str:
     """Return why `key` is refused among an alias's options."""
-    if key in LATER_ALIAS_KEYS:
-        return f"an alias's `{key}` {NOT_YET}"
+    if key == "loras":
+        return "an alias names adapters of its model: write `lora: NAME`, and the files in the model's `loras`"
     if key in MODEL_KEYS:
         return f"`{key}` is an option of the model; an alias may have {_names(known)}"
     return _nearest(key, known)
@@ -159,6 +159,13 @@ def explain_rule_key(key: str, value_text: str | None, known: Collection[str]) -
         rule = f"{{{key}: {value_text or '…'}}}"
         return f"say when it applies: `defaults: {rule}` or `force: {rule}`"
     return _nearest(key, known)
+
+
+def explain_lora_key(key: str) -> str:
+    """Return why `key` is refused among an adapter's options."""
+    if key in MODEL_SYNONYMS:
+        return f"unknown key `{key}`: write `model`, the adapter's file"
+    return _nearest(key, LORA_KEYS)
 
 
 def explain_api_key_key(key: str) -> str:

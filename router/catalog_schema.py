@@ -19,11 +19,16 @@ from router.catalog_keys import (
     API_KEY_KEYS,
     DIGEST_PATTERN,
     LIMIT_KEYS,
+    LORA_KEYS,
+    LORA_SCALE,
     MODEL_KEYS,
     NOT_IN_DEFAULTS,
     RULE_KEYS,
     TOP_KEYS,
     VARIABLE_PATTERN,
+    Key,
+)
+from router.catalog_kinds import (
     Aliases,
     Choice,
     Digest,
@@ -31,8 +36,9 @@ from router.catalog_keys import (
     FilePath,
     Flag,
     Json,
-    Key,
     Kind,
+    LoraChoice,
+    Loras,
     Number,
     Proportions,
     Rules,
@@ -83,6 +89,12 @@ def make_schema() -> Schema:
         "$defs": {
             "rules": _section(RULE_KEYS),
             "alias": {"anyOf": [{"type": "null"}, _section(ALIAS_KEYS)]},
+            "lora": {
+                "anyOf": [
+                    {"type": "string", "minLength": 1, "description": LORA_KEYS["model"].meaning},
+                    _section(LORA_KEYS) | {"required": ["model"]},
+                ]
+            },
         },
     }
 
@@ -145,6 +157,11 @@ def _of_kind(kind: Kind) -> Schema:  # noqa: PLR0911, PLR0912 - one case for eac
                 "additionalProperties": {"$ref": "#/$defs/alias"},
             }
             return {"anyOf": [names, by_name]}
+        case Loras():
+            return {"type": "object", "propertyNames": _NAME, "additionalProperties": {"$ref": "#/$defs/lora"}}
+        case LoraChoice():
+            scales: Schema = {"type": "object", "propertyNames": _NAME, "additionalProperties": _of_kind(LORA_SCALE)}
+            return {"anyOf": [{"type": "string", "minLength": 1}, scales]}
         case Digest():
             return {"type": "string", "pattern": DIGEST_PATTERN}
         case Variable():

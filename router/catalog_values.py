@@ -1,6 +1,6 @@
 """YAML nodes -> checked values, one kind of the table at a time; what is wrong goes on a list.
 
-Owns the words about wrong types and ranges, and the rules for names. Must not know which keys exist
+Owns sections, lists and maps; scalars are read by `catalog_scalars.py`. Must not know which keys exist
 (`catalog_keys.py`) nor how they fit together (`catalog_models.py`).
 """
 
@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, assert_never
 
-from router.catalog import MAX_NAME_LENGTH, AliasSpec, Problem, RequestRules
+from router.catalog import AliasSpec, LoraSpec, RequestRules
 from router.catalog_keys import (
     ALIAS_KEYS,
     DIGEST_PATTERN,
+    LORA_KEYS,
+    LORA_SCALE,
     ROUTER_OWNED,
     RULE_KEYS,
     VARIABLE_PATTERN,
+    Key,
+)
+from router.catalog_kinds import (
     Aliases,
     Choice,
     Digest,
@@ -27,8 +31,9 @@ from router.catalog_keys import (
     FilePath,
     Flag,
     Json,
-    Key,
     Kind,
+    LoraChoice,
+    Loras,
     Number,
     Proportions,
     Rules,
@@ -37,42 +42,23 @@ from router.catalog_keys import (
     Variable,
     Whole,
 )
-from router.catalog_refusals import NOT_YET, explain_alias_key, explain_rule_key
+from router.catalog_refusals import explain_alias_key, explain_lora_key, explain_rule_key
+from router.catalog_scalars import (
+    Findings,
+    Found,
+    Wrong,
+    name_problem,
+    read_choice,
+    read_number,
+    read_secretive,
+    read_text,
+    read_whole,
+    resolve_path,
+    short_text,
+    shown,
+)
+from router.references import parse_reference
 from router.yaml_lines import Place, YamlList, YamlMap, YamlNode, YamlScalar
-
-
-class Wrong(Exception):
-    """A value cannot be used; says why. Caught in this file: it becomes a problem with a place."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-@dataclass(slots=True)
-class Findings:
-    """Collects problems, in the order of discovery, each once."""
-
-    base_dir: Path
-    _problems: dict[Problem, None] = field(default_factory=dict)
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Everything that was found so far."""
-        return tuple(self._problems)
-
-    def add(self, where: str, place: Place, message: str) -> None:
-        """Record one problem, on one line whatever its keys and values contain. Mutates: `problems`."""
-        self._problems[Problem(_one_line(where), _one_line(message), place.line, place.column)] = None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A value that was read, and where it stands."""
-
-    value: Any
-    where: str
-    place: Place
 
 
 def read_section(
@@ -108,17 +94,17 @@ def _read(kind: Kind, node: YamlNode, where: str, findings: Findings) -> Any:  #
     """Return the value of `node` as `kind` wants it. Raises: Wrong."""
     match kind:
         case Whole():
-            return _whole(kind, node)
+            return read_whole(kind, node)
         case Number():
-            return _number(kind, node)
+            return read_number(kind, node)
         case Flag():
             if isinstance(node, YamlScalar) and isinstance(node.value, bool):
                 return node.value
             raise Wrong(f"must be true or false, without quotes, not {shown(node)}")
         case Text():
-            return _text(kind, node)
+            return read_text(kind, node)
         case Choice():
-            return _choice(kind, node)
+            return read_choice(kind, node)
         case Texts():
             return _texts(kind, node, where, findings)
         case Proportions():
@@ -131,87 +117,22 @@ def _read(kind: Kind, node: YamlNode, where: str, findings: Findings) -> Any:  #
             return read_rules(node, where, findings)
         case Aliases():
             return _aliases(node, where, findings)
+        case Loras():
+            return _loras(node, where, findings)
+        case LoraChoice():
+            return _lora_choice(node, where, findings)
         case Digest():
-            return _secretive(
+            return read_secretive(
                 node, DIGEST_PATTERN, "a SHA-256 sum: 64 hexadecimal digits, as `printf %s KEY | sha256sum` prints it"
             ).lower()
         case Variable():
-            return _secretive(
+            return read_secretive(
                 node, VARIABLE_PATTERN, "the name of an environment variable, for example MY_APP_KEY; not a key itself"
             )
         case FilePath():
-            return resolve_path(_text(Text(4096), node), findings.base_dir)
+            return resolve_path(read_text(Text(4096), node), findings.base_dir)
         case _:
             assert_never(kind)
-
-
-def resolve_path(text: str, base_dir: Path) -> Path:
-    """Return the path relative to `base_dir`; one that starts with `~` is left to whoever may ask for the home."""
-    return Path(text) if text.startswith("~") else base_dir / text
-
-
-# --- scalars ----------------------------------------------------------------------------------------------
-
-
-def _whole(kind: Whole, node: YamlNode) -> int | None:
-    if isinstance(node, YamlScalar):
-        if isinstance(node.value, str) and node.value in kind.words:
-            return kind.words[node.value]
-        if isinstance(node.value, int) and not isinstance(node.value, bool):
-            if node.value > kind.maximum and kind.beyond:
-                raise Wrong(kind.beyond)
-            if not kind.minimum <= node.value <= kind.maximum:
-                raise Wrong(f"must be from {kind.minimum} to {kind.maximum}, not {node.text[:40]}")
-            return node.value
-    words = "".join(f" or `{word}`" for word in kind.words)
-    raise Wrong(f"must be {kind.hint or 'a whole number'}{words}, not {shown(node)}{_unquote(node)}")
-
-
-def _number(kind: Number, node: YamlNode) -> float:
-    value = node.value if isinstance(node, YamlScalar) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Wrong(f"must be {kind.hint or 'a number'}, not {shown(node)}{_unquote(node)}")
-    if not kind.minimum <= value <= kind.maximum or (kind.is_open and value == kind.minimum):
-        bound = "more than" if kind.is_open else "at least"
-        raise Wrong(f"must be {bound} {kind.minimum:g} and at most {kind.maximum:g}, not {shown(node)}")
-    return float(value)
-
-
-def _unquote(node: YamlNode) -> str:
-    """Return advice for a number in quotes."""
-    if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
-        return ""
-    return "; remove the quotes" if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", node.value) is not None else ""
-
-
-def _text(kind: Text, node: YamlNode) -> str:
-    if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
-        is_value = isinstance(node, YamlScalar) and node.value is not None
-        raise Wrong(f"must be text, not {shown(node)}" + ("; put it in quotes" if is_value else ""))
-    text = node.value
-    if len(text) > kind.max_length:
-        raise Wrong(f"is too long: {len(text)} characters, at most {kind.max_length} are allowed")
-    if not text.strip() and not kind.may_be_empty:
-        raise Wrong("must not be empty")
-    if not kind.is_long and not text.isprintable():
-        raise Wrong("must be one line without control characters")
-    return text
-
-
-def _secretive(node: YamlNode, pattern: str, what: str) -> str:
-    """Return the text if it fits `pattern`. Raises: Wrong, without quoting what may be a secret."""
-    if isinstance(node, YamlScalar) and re.fullmatch(pattern, node.text) is not None and node.value is not None:
-        return node.text
-    raise Wrong(f"must be {what}")
-
-
-def _choice(kind: Choice, node: YamlNode) -> str:
-    if isinstance(node, YamlScalar):
-        if isinstance(node.value, bool) and node.value in kind.flags:
-            return kind.flags[node.value]
-        if isinstance(node.value, str) and node.value in kind.values:
-            return node.value
-    raise Wrong(f"must be one of {', '.join(kind.values)}, not {shown(node)}")
 
 
 # --- lists and maps ---------------------------------------------------------------------------------------
@@ -230,7 +151,7 @@ def _texts(kind: Texts, node: YamlNode, where: str, findings: Findings) -> tuple
     texts: list[str] = []
     for number, item in enumerate(node.items):
         try:
-            text = _text(Text(), item)
+            text = read_text(Text(), item)
             if kind.allowed and text not in kind.allowed:
                 raise Wrong(f"must be one of {', '.join(kind.allowed)}, not {shown(item)}")
             texts.append(text)
@@ -285,8 +206,18 @@ def read_rules(node: YamlNode, where: str, findings: Findings) -> RequestRules:
     return RequestRules(values.get("defaults", {}), values.get("force", {}), values.get("drop", ()))
 
 
-def _aliases(node: YamlNode, where: str, findings: Findings) -> tuple[tuple[AliasSpec, str, Place], ...]:
-    """Return each alias with the path and place of its name."""
+@dataclass(frozen=True, slots=True)
+class FoundAlias:
+    """An alias, where its name stands, and the adapters that it names, not looked up yet."""
+
+    alias: AliasSpec
+    where: str
+    place: Place
+    loras: tuple[Found, ...] = ()
+    """Pairs of an adapter's name and its scale; None = the adapter's own."""
+
+
+def _aliases(node: YamlNode, where: str, findings: Findings) -> tuple[FoundAlias, ...]:
     entries: list[tuple[str, str, Place, YamlNode | None]] = []
     if isinstance(node, YamlMap):
         entries = [(name, f"{where}.{name}", entry.place, entry.value) for name, entry in node.entries.items()]
@@ -304,38 +235,76 @@ def _aliases(node: YamlNode, where: str, findings: Findings) -> tuple[tuple[Alia
         if (message := name_problem(name)) is not None:
             findings.add(path, place, message)
         else:
-            aliases.append((_alias(name, path, options, findings), path, place))
+            aliases.append(_alias(name, path, place, options, findings))
     return tuple(aliases)
 
 
-def _alias(name: str, where: str, options: YamlNode | None, findings: Findings) -> AliasSpec:
+def _alias(name: str, where: str, place: Place, options: YamlNode | None, findings: Findings) -> FoundAlias:
+    plain = FoundAlias(AliasSpec(name), where, place)
     if options is None or (isinstance(options, YamlScalar) and options.value is None):
-        return AliasSpec(name)
+        return plain
     if not isinstance(options, YamlMap):
-        findings.add(where, options.place, f"must be empty or a map with `request` or `listed`, not {shown(options)}")
-        return AliasSpec(name)
+        keys = "`request`, `lora` or `listed`"
+        findings.add(where, options.place, f"must be empty or a map with {keys}, not {shown(options)}")
+        return plain
 
     def explain(key: str, value: str | None) -> str:
         return explain_alias_key(key, ALIAS_KEYS)
 
     values = {key: found.value for key, found in read_section(options, where, ALIAS_KEYS, explain, findings).items()}
-    return AliasSpec(name, values.get("request", RequestRules()), values.get("listed", True))
+    alias = AliasSpec(name, values.get("request", RequestRules()), values.get("listed", True))
+    return FoundAlias(alias, where, place, values.get("lora") or ())
 
 
-def name_problem(name: str) -> str | None:
-    """Return why `name` cannot name a model or an alias; None if it can."""
-    if not name:
-        return "a name must not be empty"
-    if len(name) > MAX_NAME_LENGTH:
-        return f"a name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}"
-    if "*" in name:
-        return f"a name with `*` (a pattern) {NOT_YET}"
-    if any(character.isspace() or not character.isprintable() for character in name):
-        return "a name must not contain spaces or control characters"
-    return None
+def _loras(node: YamlNode, where: str, findings: Findings) -> tuple[Found, ...]:
+    """Return a `LoraSpec` for each usable adapter, with the place of its reference."""
+    adapters = []
+    for name, entry in _map(node, "a map from name to a file, for example {formal: ./formal.gguf}").entries.items():
+        path, value = f"{where}.{name}", entry.value
+        if (message := name_problem(name)) is not None:
+            findings.add(path, entry.place, message)
+        elif isinstance(value, YamlMap):
+            found = read_section(value, path, LORA_KEYS, lambda key, _: explain_lora_key(key), findings)
+            if "model" not in value.entries:
+                findings.add(f"{path}.model", entry.place, "is missing: write which file it is, `model: FILE.gguf`")
+            if "model" in found:
+                spec = LoraSpec(name, **{"source" if key == "model" else key: one.value for key, one in found.items()})
+                adapters.append(Found(spec, found["model"].where, found["model"].place))
+        else:
+            try:
+                adapters.append(Found(LoraSpec(name, read_text(Text(), value)), path, value.place))
+            except Wrong:
+                message = f"must be the adapter's file or a map `{{model: FILE.gguf, scale: 1.0}}`, not {shown(value)}"
+                findings.add(path, value.place, message)
+    return tuple(found for found in adapters if _is_reference(found, findings))
 
 
-# --- JSON and messages ------------------------------------------------------------------------------------
+def _is_reference(adapter: Found, findings: Findings) -> bool:
+    """Whether the adapter's file is named in a form that is known. Mutates: `findings`, if it is not."""
+    try:
+        parse_reference(adapter.value.source)
+    except ValueError as error:
+        findings.add(adapter.where, adapter.place, str(error))
+        return False
+    return True
+
+
+def _lora_choice(node: YamlNode, where: str, findings: Findings) -> tuple[Found, ...]:
+    """Return pairs of a name and a scale; None = the adapter's own."""
+    if isinstance(node, YamlScalar) and isinstance(node.value, str):
+        return (Found((node.value, None), where, node.place),)
+    chosen = []
+    for name, entry in _map(node, "the name of an adapter or a map from names to scales").entries.items():
+        try:
+            scale = read_number(LORA_SCALE, entry.value)
+        except Wrong as wrong:
+            findings.add(f"{where}.{name}", entry.value.place, wrong.message)
+        else:
+            chosen.append(Found((name, scale), f"{where}.{name}", entry.place))
+    return tuple(chosen)
+
+
+# --- JSON -----------------------------------------------------------------------------------------------
 
 
 def to_json(node: YamlNode) -> Any:
@@ -349,32 +318,5 @@ def to_json(node: YamlNode) -> Any:
             return [to_json(item) for item in node.items]
         case YamlMap():
             return {name: to_json(entry.value) for name, entry in node.entries.items()}
-        case _:
-            assert_never(node)
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-
-
-def short_text(node: YamlNode) -> str | None:
-    """Return a scalar's text if it is short enough to quote in a message."""
-    return node.text if isinstance(node, YamlScalar) and 0 < len(node.text) <= 40 else None
-
-
-def shown(node: YamlNode) -> str:
-    """Return how a message names `node`."""
-    match node:
-        case YamlList():
-            return "a list"
-        case YamlMap():
-            return "a map"
-        case YamlScalar(value=None):
-            return "nothing (null)"
-        case YamlScalar(value=str(text)):
-            flat = " ".join(text.split())
-            return f"the text '{flat if len(flat) <= 40 else flat[:40] + '…'}'"
-        case YamlScalar():
-            return node.text[:40]
         case _:
             assert_never(node)

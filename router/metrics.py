@@ -170,6 +170,9 @@ class _WorkerCollector(Collector):
         )
         forward = CounterMetricFamily("corral_forward", "Forward passes.", labels=["model"])
         forward_seconds = CounterMetricFamily("corral_forward_seconds", "Time in forward passes.", labels=["model"])
+        step_seconds = CounterMetricFamily(
+            "corral_step_seconds", "Time in whole steps: forward passes and the work around them.", labels=["model"]
+        )
         parked = CounterMetricFamily(
             "corral_parked_sequences",
             "Running answers that had to make room for others and went on later.",
@@ -187,9 +190,10 @@ class _WorkerCollector(Collector):
             generation.add_metric([model], counters.generation_seconds)
             forward.add_metric([model], counters.forwards)
             forward_seconds.add_metric([model], counters.forward_seconds)
+            step_seconds.add_metric([model], counters.step_seconds)
             parked.add_metric([model], counters.parked)
             failed.add_metric([model], counters.failed_steps)
-        yield from (prompt, generated, prefill, generation, forward, forward_seconds, parked, failed)
+        yield from (prompt, generated, prefill, generation, forward, forward_seconds, step_seconds, parked, failed)
 
     def _histograms(self) -> Iterator[Metric]:
         totals_by_model = self._totals.by_model()

@@ -25,9 +25,9 @@ ROUTER_LAYERS = {
         router catalog errors events file_names references router.fetch router.fetch.protocol settings yaml_lines
     """,
     1: """
-        account catalog_keys catalog_models catalog_parser catalog_refusals catalog_schema catalog_values dialects exits
-        fleet fleet_ledger fleet_views host_guard launch lifecycle log_tail placement pump reasons resident threads
-        waiting worker_totals
+        account catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema
+        catalog_values dialects exits fleet fleet_ledger fleet_views host_guard launch lifecycle log_tail placement pump
+        reasons resident threads waiting worker_totals
     """,
     2: """
         cache_folder catalog_docs catalog_files cores fleet_log gguf_header hub_source listen metrics model_headers
@@ -47,12 +47,12 @@ WORKER_LAYERS = {
         engine.batch engine.errors engine.request engine.vocabulary
     """,
     1: """
-        api.body api.openai_reply api.params api.ports api.prompt api.refusals api.usage
+        api.body api.logprobs api.openai_reply api.params api.ports api.prompt api.refusals api.usage
         chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
         chat.sandbox chat.template chat.text_operations
-        engine.admission engine.budget engine.cost engine.detokenizer engine.kv_ledger engine.kv_store
-        engine.prefix_cache engine.recovery engine.sampler engine.scheduler engine.sequence engine.slot
-        engine.statistics
+        engine.admission engine.budget engine.cost engine.detokenizer engine.guessing engine.kv_ledger engine.kv_store
+        engine.ngram engine.prefix_cache engine.recovery engine.sampler engine.scheduler engine.sequence engine.slot
+        engine.slot_table engine.speculation engine.statistics
     """,
     2: """
         engine.core engine.engine engine.llama engine.llama_batch engine.llama_context engine.llama_faults

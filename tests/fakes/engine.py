@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from worker.contract import EngineCounters, ModelFacts, SlotReport, SlotState
 from worker.engine.engine import EngineSnapshot
 from worker.engine.errors import EngineStopped
-from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId, RequestTimings
+from worker.engine.request import FinishReason, GenerationRequest, Output, Pick, RequestId, RequestTimings
 
 Sink = Callable[[Output], None]
 
@@ -79,6 +79,13 @@ def make_facts(*, context: int = 256, slots: int = 4) -> ModelFacts:
         has_chat_template=True,
         device="CPU",
     )
+
+
+def make_pick(token: int, num_top: int, num_vocab: int) -> Pick:
+    """Return a pick whose numbers follow from the token: itself is the most likely, its neighbours come next."""
+    logprob = -0.125 * (token % 16)
+    top = tuple(((token + rank) % num_vocab, logprob - 0.5 * rank) for rank in range(num_top))
+    return Pick(token, logprob, top)
 
 
 @dataclass
@@ -224,4 +231,7 @@ class FakeEngine:
             cached_tokens=cached,
             generated_tokens=num_generated,
         )
-        return Output(request_id, tuple(tokens), num_generated, finish, timings if finish is not None else None, error)
+        num_top = self.requests[request_id].num_logprobs
+        picks = () if num_top is None else tuple(make_pick(one, num_top, self.facts.num_vocab) for one in tokens)
+        ended = timings if finish is not None else None
+        return Output(request_id, tuple(tokens), num_generated, finish, ended, error, picks)

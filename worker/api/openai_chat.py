@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import Field
 
 from worker.api.body import read_object
+from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, chat_logprobs
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.params import GenerationFields, read_fields
+from worker.api.params import GenerationFields, Whole, read_fields
 from worker.api.prompt import check_length, check_text_length, tokens_of_segments
 from worker.api.refusals import CHAT, refuse_unsupported
 from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
@@ -37,6 +39,8 @@ class ChatFields(GenerationFields):
     reasoning_effort: str | None = Field(None, description="a string")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
     add_generation_prompt: bool | None = Field(None, description="true or false")
+    logprobs: bool | None = Field(None, description="true or false")
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP, description=f"an integer from 0 to {MAX_TOP}")
     continue_final_message: bool | None = Field(None, description="true or false")
 
 
@@ -46,6 +50,8 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     refuse_unsupported(raw, CHAT)
     fields = read_fields(ChatFields, raw)
     _refuse_tools(fields)
+    num_logprobs = _num_logprobs(fields)
+    is_post_sampling = fields.wants_post_sampling(num_logprobs)
     vocabulary = model.vocabulary
     sampling = fields.sampling(
         vocabulary.sampling_defaults, num_vocab=vocabulary.num_vocab, fallback_seed=envelope.seed
@@ -65,11 +71,16 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             priority=envelope.priority,
             cache_prompt=fields.cache_prompt is not False,
             cache_salt=envelope.cache_salt,
+            num_logprobs=num_logprobs,
+            post_sampling_logprobs=is_post_sampling,
+            itl_target_ms=fields.itl_target_ms,
+            reproducible=bool(fields.reproducible),
         )
         for choice in range(fields.num_choices)
     )
     head = Head(f"chatcmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(model.engine.facts))
-    formatter = ChatFormatter(head, includes_usage=fields.includes_usage)
+    shape = None if num_logprobs is None else partial(chat_logprobs, vocabulary)
+    formatter = ChatFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
     return Job(requests, fields.num_choices, fields.stop, bool(fields.stream), formatter)
 
 
@@ -85,6 +96,19 @@ def _template_of(model: ServedModel) -> ChatTemplate:
         f"Model '{model.name}' has no chat template. Use /v1/completions with a prompt that you format yourself, "
         "or set `chat_template` for this model in models.yaml."
     )
+
+
+def _num_logprobs(fields: ChatFields) -> int | None:
+    """Return how many alternatives are told for each token; None = no log-probabilities at all."""
+    if fields.logprobs:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs:
+        raise RequestError(
+            f"'top_logprobs' is {fields.top_logprobs}, but log-probabilities are not asked for. "
+            "Set 'logprobs' to true as well.",
+            param="top_logprobs",
+        )
+    return None
 
 
 def _refuse_tools(fields: ChatFields) -> None:
@@ -149,8 +173,9 @@ def _template_kwargs(model: ServedModel, fields: ChatFields) -> dict[str, Any]:
 class ChatFormatter:
     """Replies of kind `chat.completion`, streamed or whole."""
 
-    def __init__(self, head: Head, *, includes_usage: bool) -> None:
+    def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
         self._head = head
+        self._logprobs = logprobs
         self._chunks = ChunkStream(head, "chat.completion.chunk", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
 
@@ -158,17 +183,20 @@ class ChatFormatter:
         """Return the chunk that names the role."""
         return self._chunks.chunk(_chunk(choice, {"role": "assistant", "content": "", "refusal": None}))
 
-    def delta(self, choice: int, text: str) -> bytes:
+    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
         """Return one more piece of text."""
+        if self._logprobs is not None:
+            return self._chunks.chunk(_chunk(choice, {"content": text}, self._logprobs(picks)))
         if choice not in self._affixes:
             before = b'{"index":%d,"delta":{"content":' % choice
             self._affixes[choice] = self._chunks.affixes(before, b'},"logprobs":null,"finish_reason":null}')
         before, after = self._affixes[choice]
         return before + orjson.dumps(text) + after
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
         """Return the chunk with the finish reason."""
-        return self._chunks.last_chunk(_chunk(choice, {}, finish_reason(finish)), totals)
+        logprobs = self._logprobs(picks) if self._logprobs and picks else None
+        return self._chunks.last_chunk(_chunk(choice, {}, logprobs, finish_reason(finish)), totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -180,7 +208,7 @@ class ChatFormatter:
             {
                 "index": index,
                 "message": {"role": "assistant", "content": one.text, "refusal": None},
-                "logprobs": None,
+                "logprobs": self._logprobs(one.picks) if self._logprobs else None,
                 "finish_reason": finish_reason(one.finish),
             }
             for index, one in enumerate(answers)
@@ -188,5 +216,7 @@ class ChatFormatter:
         return whole_reply(self._head, "chat.completion", choices, totals)
 
 
-def _chunk(choice: int, delta: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:
-    return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": reason}
+def _chunk(
+    choice: int, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None = None, reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

@@ -6,16 +6,18 @@ ids are taken exactly as they come, without a BOS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from worker.api.body import read_object
+from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, completion_logprobs
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.params import MAX_CHOICES, GenerationFields, read_fields, wrong
+from worker.api.params import MAX_CHOICES, GenerationFields, Whole, read_fields, wrong
 from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt
 from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
 from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
@@ -33,6 +35,13 @@ class CompletionFields(GenerationFields):
     """The body of a completion request."""
 
     prompt: tuple[Prompt, ...]
+    logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP, description=f"an integer from 0 to {MAX_TOP}")
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _read_off(cls, value: Any) -> Any:
+        """Return None for false, which asks for nothing although it belongs to chat."""
+        return None if value is False else value
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -69,6 +78,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
+    is_post_sampling = fields.wants_post_sampling(fields.logprobs)
     facts, vocabulary = model.engine.facts, model.vocabulary
     num_all = len(fields.prompt) * fields.num_choices
     if num_all > max(MAX_ALL_CHOICES, MAX_CHOICES):
@@ -93,10 +103,15 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
                     priority=envelope.priority,
                     cache_prompt=fields.cache_prompt is not False,
                     cache_salt=envelope.cache_salt,
+                    num_logprobs=fields.logprobs,
+                    post_sampling_logprobs=is_post_sampling,
+                    itl_target_ms=fields.itl_target_ms,
+                    reproducible=bool(fields.reproducible),
                 )
             )
     head = Head(f"cmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(facts))
-    formatter = CompletionFormatter(head, includes_usage=fields.includes_usage)
+    shape = None if fields.logprobs is None else partial(completion_logprobs, vocabulary)
+    formatter = CompletionFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
     return Job(tuple(requests), fields.num_choices, fields.stop, bool(fields.stream), formatter)
 
 
@@ -120,8 +135,9 @@ def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
 class CompletionFormatter:
     """Replies of kind `text_completion`, streamed or whole."""
 
-    def __init__(self, head: Head, *, includes_usage: bool) -> None:
+    def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
         self._head = head
+        self._logprobs = logprobs
         self._chunks = ChunkStream(head, "text_completion", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
 
@@ -129,17 +145,20 @@ class CompletionFormatter:
         """Return nothing: a completion has no opening."""
         return b""
 
-    def delta(self, choice: int, text: str) -> bytes:
+    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
         """Return one more piece of text."""
+        if self._logprobs is not None:
+            return self._chunks.chunk(_choice(choice, text, self._logprobs(picks)))
         if choice not in self._affixes:
             after = b',"index":%d,"logprobs":null,"finish_reason":null}' % choice
             self._affixes[choice] = self._chunks.affixes(b'{"text":', after)
         before, after = self._affixes[choice]
         return before + orjson.dumps(text) + after
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
         """Return the chunk with the finish reason."""
-        return self._chunks.last_chunk(_choice(choice, "", finish), totals)
+        logprobs = self._logprobs(picks) if self._logprobs and picks else None
+        return self._chunks.last_chunk(_choice(choice, "", logprobs, finish), totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -147,9 +166,15 @@ class CompletionFormatter:
 
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the reply in one piece."""
-        choices = [_choice(index, one.text, one.finish) for index, one in enumerate(answers)]
+        choices = [
+            _choice(index, one.text, self._logprobs(one.picks) if self._logprobs else None, one.finish)
+            for index, one in enumerate(answers)
+        ]
         return whole_reply(self._head, "text_completion", choices, totals)
 
 
-def _choice(index: int, text: str, finish: FinishReason) -> dict[str, Any]:
-    return {"text": text, "index": index, "logprobs": None, "finish_reason": finish_reason(finish)}
+def _choice(
+    index: int, text: str, logprobs: Mapping[str, Any] | None, finish: FinishReason | None = None
+) -> dict[str, Any]:
+    reason = None if finish is None else finish_reason(finish)
+    return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}

@@ -97,6 +97,9 @@ class GenerationFields(Fields):
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_eos: bool | None = Field(None, description="true or false")
     cache_prompt: bool | None = Field(None, description="true or false")
+    post_sampling_probs: bool | None = Field(None, description="true or false")
+    reproducible: bool | None = Field(None, description="true or false")
+    itl_target_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="a number greater than 0")
 
     @field_validator("n_predict")
     @classmethod
@@ -156,6 +159,15 @@ class GenerationFields(Fields):
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    def wants_post_sampling(self, num_logprobs: int | None) -> bool:
+        """Return which log-probabilities are asked for. Raises: RequestError when none are and one field says so."""
+        if self.post_sampling_probs and num_logprobs is None:
+            raise RequestError(
+                "'post_sampling_probs' only says which log-probabilities are meant. Ask for them with 'logprobs'.",
+                param="post_sampling_probs",
+            )
+        return bool(self.post_sampling_probs)
 
     def clip_max_tokens(self, *, room: int, cap: int | None) -> int:
         """Return how long the answer may be: what was asked, the model's cap and the room left, whichever is least."""

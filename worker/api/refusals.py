@@ -79,7 +79,6 @@ BOTH: dict[str, IsHarmless] = {
     "n_discard": _among(0),
     "n_indent": _among(0),
     "n_probs": _among(0),
-    "post_sampling_probs": _among(False),
     "response_fields": _is_empty,
     "return_progress": _among(False),
     "return_tokens": _among(False),
@@ -106,8 +105,6 @@ BOTH: dict[str, IsHarmless] = {
 }
 
 CHAT: Mapping[str, IsHarmless] = BOTH | {
-    "logprobs": _among(False),
-    "top_logprobs": _among(0),
     "functions": _is_empty,
     "function_call": _among("none", "auto"),
     "modalities": _among(["text"]),
@@ -122,7 +119,6 @@ CHAT: Mapping[str, IsHarmless] = BOTH | {
 COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
     "best_of": _among(1),
     "echo": _among(False),
-    "logprobs": _among(False),
     "suffix": _among(""),
     "input_extra": _is_empty,
 }
@@ -130,6 +126,7 @@ COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
 HINTS: Mapping[str, str] = {
     "chat_template": "Set `chat_template` of this model in models.yaml instead.",
     "repetition_penalty": "Use 'repeat_penalty' instead.",
+    "n_probs": "Use 'logprobs' instead.",
     "mirostat": "Use 'temperature', 'top_k', 'top_p' and 'min_p' instead.",
     "stop_token_ids": "Use 'stop' instead.",
 }

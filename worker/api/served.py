@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from worker.api.logprobs import PlacedPick
 from worker.api.ports import Engine, Vocabulary
 from worker.api.usage import Totals
 from worker.contract import Header, ModelFacts
@@ -95,19 +96,24 @@ class Answer:
 
     text: str
     finish: FinishReason
+    picks: Sequence[PlacedPick] = ()
+    """Of its tokens, if the request asks for log-probabilities."""
 
 
 class Formatter(Protocol):
-    """Turns text into one dialect's bytes, for one request. Streamed pieces may be joined freely."""
+    """Turns text into one dialect's bytes, for one request. Streamed pieces may be joined freely.
+
+    `picks` are those of the tokens whose text the piece completes, if the request asks for log-probabilities.
+    """
 
     def first(self, choice: int) -> bytes:
         """Return what opens a choice."""
 
-    def delta(self, choice: int, text: str) -> bytes:
+    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
         """Return one more piece of text."""
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
-        """Return what closes a choice; `totals` comes with the last choice to close."""
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
+        """Return what closes a choice; `totals` comes with the last choice to close, `picks` are those left over."""
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""

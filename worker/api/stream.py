@@ -12,6 +12,7 @@ from functools import partial
 
 import orjson
 
+from worker.api.logprobs import PickQueue, PlacedPick
 from worker.api.served import Answer, Job, ServedModel
 from worker.api.usage import ChoiceTotals, Totals, add_up
 from worker.contract import FrameType, encode_frame
@@ -46,7 +47,7 @@ class Inbox:
 class Choice:
     """The text of one choice while it grows."""
 
-    def __init__(self, index: int, request: GenerationRequest, text: TextStream) -> None:
+    def __init__(self, index: int, request: GenerationRequest, text: TextStream, picks: PickQueue | None) -> None:
         self.index = index
         self.request = request
         self.request_id: RequestId | None = None
@@ -55,6 +56,7 @@ class Choice:
         self.is_opened = False
         self.parts: list[str] = []
         self._text = text
+        self._picks = picks
         self._uncovered: list[int] = []
 
     @property
@@ -74,17 +76,26 @@ class Choice:
         """
         num_before = self.num_tokens
         text = self._text.push(output.tokens)
-        self._uncovered += output.tokens[: self.num_tokens - num_before]
+        num_new = self.num_tokens - num_before
+        self._uncovered += output.tokens[:num_new]
         if output.finish is not None:
             # A stop string counts from the token that completes it, whatever the engine did meanwhile.
             self.finish = FinishReason.STOP if self.is_stopped else output.finish
             self.timings = output.timings
             text += self._text.flush()
+        if self._picks is not None:
+            assert len(output.picks) == len(output.tokens), "every token of such a request comes with its pick"
+            self._picks.push(output.picks[:num_new])
+            self._picks.show(len(text), is_over=self.is_stopped or self.finish is not None)
         return text
 
+    def take_picks(self) -> list[PlacedPick]:
+        """Return the picks, not returned before, of tokens whose text was shown or never will be."""
+        return [] if self._picks is None else self._picks.take()
+
     def take_covered(self) -> list[int]:
-        """Return the tokens, not returned before, whose whole text is out; none while any of it is held back."""
-        if self.finish is None and self._text.has_held_text:
+        """Return the tokens, not returned before, that are told completely; none while anything is held back."""
+        if self.finish is None and (self._text.has_held_text or self._picks):
             return []
         covered, self._uncovered = self._uncovered, []
         return covered
@@ -99,7 +110,13 @@ class Reply:
         self._write = write
         self._inbox = Inbox()
         self._choices = [
-            Choice(index, request, TextStream(model.vocabulary, job.stop)) for index, request in enumerate(job.requests)
+            Choice(
+                index,
+                request,
+                TextStream(model.vocabulary, job.stop),
+                None if request.num_logprobs is None else PickQueue(model.vocabulary),
+            )
+            for index, request in enumerate(job.requests)
         ]
 
     @property
@@ -181,10 +198,10 @@ class Reply:
             choice.is_opened = True
             pieces.append(formatter.first(choice.index))
         if text:
-            pieces.append(formatter.delta(choice.index, text))
+            pieces.append(formatter.delta(choice.index, text, choice.take_picks()))
         if choice.finish is not None:
             totals = None if self._is_open else self.totals
-            pieces.append(formatter.last(choice.index, choice.finish, totals))
+            pieces.append(formatter.last(choice.index, choice.finish, totals, choice.take_picks()))
         return b"".join(pieces)
 
     def _closing(self) -> bytes:
@@ -192,7 +209,9 @@ class Reply:
         if self._job.is_stream:
             data = formatter.closing(totals)
         else:
-            answers = [Answer("".join(one.parts), one.finish or FinishReason.STOP) for one in self._choices]
+            answers = [
+                Answer("".join(one.parts), one.finish or FinishReason.STOP, one.take_picks()) for one in self._choices
+            ]
             data = formatter.whole(answers, totals)
         reasons = [one.finish for one in self._choices if one.finish is not None]
         return encode_frame(FrameType.DATA, data) + _end("ok", totals, reasons)

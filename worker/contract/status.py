@@ -65,6 +65,8 @@ class EngineCounters:
 
     forwards: int = 0
     forward_seconds: float = 0.0
+    step_seconds: float = 0.0
+    """Time in whole steps: forward passes and all that the engine does around them."""
     rows: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_cached: int = 0
@@ -75,6 +77,9 @@ class EngineCounters:
     aborted: int = 0
     failed_steps: int = 0
     """Passes and KV operations that were refused or failed; each was made good or ended its request."""
+    guessed_tokens: int = 0
+    """Tokens that were guessed ahead and verified."""
+    guessed_tokens_right: int = 0
     parked: int = 0
     """How often a running sequence had to make room for others."""
 

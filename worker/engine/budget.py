@@ -5,9 +5,11 @@ Pure. Must not know which sequences run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worker.engine.cost import CostTable
+from worker.engine.request import GenerationRequest
 
 TARGET_ALONE_S = 0.5
 """Time of a pass while nobody generates: a bound for cancels and for who comes next. Small chunks cost little."""
@@ -50,18 +52,35 @@ class SchedulerOptions:
     """Tokens that finished prefixes may hold in host memory together."""
     max_idle_cells: int | None = None
     """Cells that finished prefixes may keep while others run: every pass looks at all of them. None = no limit."""
+    max_guesses_each: int = 0
+    """Tokens of one answer that may be guessed ahead in a step."""
+    max_guesses: int = 0
+    """Of all answers together."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
+    fixed_rows: int | None = None
+    """Every pass over a prompt has so many rows, whatever it costs, so that equal prompts are cut in equal places."""
 
 
-def prefill_rows(options: SchedulerOptions, costs: CostTable, num_generating: int) -> int:
+def gap_s(options: SchedulerOptions, costs: CostTable, generating: Sequence[GenerationRequest]) -> float:
+    """Return the longest gap between tokens to aim at: the strictest wish among the requests, else the model's."""
+    wishes = [one.itl_target_ms / 1000 for one in generating if one.itl_target_ms is not None]
+    if wishes:
+        return min(wishes)
+    return options.target_gap_s or default_gap_s(costs.estimate(len(generating)))
+
+
+def prefill_rows(options: SchedulerOptions, costs: CostTable, generating: Sequence[GenerationRequest]) -> int:
     """Return how many prompt rows may join a pass: as many as its target time has room for."""
+    if options.fixed_rows is not None:
+        return options.fixed_rows
+    num_generating = len(generating)
     if num_generating == 0:
         return costs.rows_within(
             TARGET_ALONE_S, at_least=MIN_ROWS_ALONE, at_most=options.max_rows, unknown=options.rows_alone
         )
     num_rows = costs.rows_within(
-        options.target_gap_s or default_gap_s(costs.estimate(num_generating)),
+        gap_s(options, costs, generating),
         at_least=num_generating + MIN_ROWS_BESIDE,
         at_most=options.max_rows,
         unknown=num_generating + options.rows_beside,

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from numpy import float32
 
 from worker.contract import ModelFacts
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult
-from worker.engine.budget import SchedulerOptions
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult, TokenArray
+from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
 from worker.engine.errors import ForwardError, InvalidBatch, KvCacheFull
+from worker.engine.guessing import DraftModel, Guessing
 from worker.engine.request import GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
@@ -88,6 +89,7 @@ class EngineCore:
         *,
         clock: Callable[[], float],
         check_cells: bool = False,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(options)
@@ -96,6 +98,7 @@ class EngineCore:
         self._clock = clock
         self._check_cells = check_cells
         self._samplers: dict[RequestId, Sampler] = {}
+        self.guessing = Guessing(options.max_guesses_each, options.max_guesses, draft_model)
         self._num_vocab = backend.facts.num_vocab
         self._num_failures = 0
 
@@ -113,22 +116,26 @@ class EngineCore:
     def abort(self, request_id: RequestId) -> None:
         """Forget a request; idempotent."""
         self.scheduler.abort(request_id, self._clock())
-        if self._samplers.pop(request_id, None) is not None:
+        if request_id in self._samplers:
+            self._forget(request_id)
             self.statistics.aborted += 1
-            self.statistics.forget(request_id)
 
     def finish(self, request_id: RequestId, num_tokens: int) -> Output | None:
         """End a request after so many tokens of its answer; None if it has ended already."""
         output = self.scheduler.finish(request_id, num_tokens, self._clock())
         if output is not None:
-            self._samplers.pop(request_id, None)
+            self._forget(request_id)
             self.statistics.finished += 1
-            self.statistics.forget(request_id)
         return output
+
+    def _forget(self, request_id: RequestId) -> None:
+        self._samplers.pop(request_id, None)
+        self.guessing.forget(request_id)
+        self.statistics.forget(request_id)
 
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
-        plan = self.scheduler.plan(self._clock(), self.costs)
+        plan = self.scheduler.plan(self._clock(), self.costs, self._guess())
         failed = [op for op in plan.before if not self.backend.apply(op)]
         if failed:
             self._note_failure(f"operations on the KV cache failed: {failed}")
@@ -144,10 +151,18 @@ class EngineCore:
         self.statistics.observe_outputs(outputs, now_s)
         for output in outputs:
             if output.finish is not None:
-                self._samplers.pop(output.request_id, None)
+                self._forget(output.request_id)
         if self._check_cells:
             self.check_cells()
         return outputs
+
+    def _guess(self) -> dict[RequestId, TokenArray]:
+        """Return what may come next in each sequence, as far as verifying it is worth its time."""
+        generating = self.scheduler.generating()
+        if not generating or not self.scheduler.options.can_share:  # a memory that cannot be cut keeps wrong guesses
+            return {}
+        target_s = gap_s(self.scheduler.options, self.costs, [sequence.request for _, sequence in generating])
+        return self.guessing.propose(generating, self.costs, max_seconds=target_s)
 
     def _forward(self, plan: StepPlan) -> StepResult:
         started_s = self._clock()
@@ -180,7 +195,11 @@ class EngineCore:
             if chunk.num_outputs:
                 rows = logits[first_row : first_row + chunk.num_outputs]
                 first_row += chunk.num_outputs
-                yield tuple(self._verify(chunk, rows))
+                picks = tuple(self._verify(chunk, rows))
+                self.guessing.observe(chunk, picks)
+                self.statistics.guessed += len(chunk.guesses)
+                self.statistics.guessed_right += len(picks) - 1
+                yield picks
 
     def _verify(self, chunk: Chunk, rows: npt.NDArray[float32]) -> Iterator[Pick]:
         """Yield the token after each row, as long as the guess that made the row was right.

@@ -192,16 +192,21 @@ class Engine:
 
     def _loop_steps(self) -> None:
         while not self._is_stopping:
+            begun_s = time.monotonic()
+            has_stepped = False
             outputs = self._drain_inbox()
             if self._num_threads != self._applied_threads:
                 self._applied_threads = self._num_threads
                 self._backend.set_threads(self._applied_threads)
             if self._core.has_work:
                 outputs += self._core.step()
+                has_stepped = True
                 self._step += 1
                 self._step_at_s = time.monotonic()
             if outputs:
                 self._post(partial(self._deliver, outputs))
+            if has_stepped:
+                self._core.statistics.step_seconds += time.monotonic() - begun_s
             if self._errands:
                 self._run_errand(*self._errands.popleft())
             if not self._core.has_work and not self._inbox and not self._errands:
@@ -293,6 +298,8 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
         max_idle_cells=_max_idle_cells(backend),
         target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
         can_share=backend.can_share,
+        max_guesses_each=options.draft_max,
+        max_guesses=options.max_drafted,
     )
 
 

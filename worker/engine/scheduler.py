@@ -12,17 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
 
+import numpy as np
+
 from worker.contract import SlotReport, SlotState
-from worker.engine.admission import admission_order, has_leader, outstanding, prefill_order
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult
+from worker.engine.admission import admission_order, has_leader, prefill_order
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
-from worker.engine.kv_store import KvStore
-from worker.engine.prefix_cache import Match
 from worker.engine.recovery import Recovery
 from worker.engine.request import FinishReason, Output, Pick, RequestId
 from worker.engine.sequence import Sequence
 from worker.engine.slot import Slot
+from worker.engine.slot_table import SlotTable
+
+Guesses = Mapping[RequestId, TokenArray]
+NO_GUESSES: Guesses = {}
+_NOTHING: TokenArray = np.empty(0, dtype=np.int32)
+
+CANNOT_REPEAT = "a failed pass has stored a part of its rows, so that this answer would not be reproducible; ask again"
 
 
 class Scheduler:
@@ -30,13 +37,8 @@ class Scheduler:
 
     def __init__(self, options: SchedulerOptions) -> None:
         self.options = options
-        self.slots = tuple(Slot(i) for i in range(options.num_slots))
-        self.kv = KvStore(
-            options.num_cells,
-            options.num_slots,
-            can_share=options.can_share,
-            host_tokens=options.host_tokens,
-        )
+        self.slots = SlotTable(options)
+        self.kv = self.slots.kv
         self._waiting: list[Sequence] = []
         self._is_admission_due = False
         """Whether anything has happened since the last look that could let a waiting sequence in."""
@@ -49,7 +51,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether the next plan will have rows or operations."""
-        return bool(self._waiting) or self.kv.has_ops or any(slot.sequence for slot in self.slots)
+        return bool(self._waiting) or self.kv.has_ops or bool(self.slots.running)
 
     @property
     def num_waiting(self) -> int:
@@ -84,19 +86,27 @@ class Scheduler:
 
     def reports(self) -> tuple[SlotReport, ...]:
         """Return all slots as `/slots` shows them. May be called from another thread."""
-        return tuple(slot.report(self.kv.ledger.length(slot.id)) for slot in self.slots)
+        return self.slots.reports()
 
     def kv_cells(self) -> dict[str, int]:
         """Return cells by kind: used, shared, idle (held for reuse alone), total."""
-        return self.kv.report(slot.id for slot in self.slots if slot.sequence is not None)
+        return self.kv.report(self.slots.busy_ids)
 
     # --- plan -------------------------------------------------------------------------------------------
 
-    def plan(self, now_s: float, costs: CostTable) -> StepPlan:
+    def generating(self) -> list[tuple[int, Sequence]]:
+        """Return (slot id, sequence) of all running sequences if all of them generate, else nothing.
+
+        Beside a prefill no guesses are wanted: its rows need the time.
+        """
+        running = [(slot.id, slot.sequence) for slot in self.slots if slot.sequence is not None]
+        return [] if any(sequence.is_prefilling for _, sequence in running) else running
+
+    def plan(self, now_s: float, costs: CostTable, guesses: Guesses = NO_GUESSES) -> StepPlan:
         """Return the next step. Every plan must be performed and committed before the next is asked for."""
         self._admit(now_s)
-        self._demote_idle(now_s)
-        chunks = self._choose_chunks(now_s, costs)
+        self.slots.demote_idle(now_s)
+        chunks = self._choose_chunks(now_s, costs, guesses)
         chunks = self._make_room(chunks, now_s)
         return StepPlan(self.kv.take_ops(), tuple(chunks))
 
@@ -107,93 +117,45 @@ class Scheduler:
         self._is_admission_due = False
         self._waiting.sort(key=lambda s: admission_order(s, len(self.slots)))
         for sequence in list(self._waiting):
-            if all(slot.sequence for slot in self.slots):
+            if self.slots.is_full:
                 return
-            match = self._best_match(sequence)
-            running = self._running()
-            if self.options.can_share and has_leader(sequence, match, running):
+            match = self.slots.best_match(sequence)
+            if self.options.can_share and has_leader(sequence, match, self.slots.running):
                 continue
-            if not self._fits(sequence, match, running):
+            if not self.slots.fits(sequence, match):
                 return  # nobody passes a large request, or it would starve
             self._waiting.remove(sequence)
-            self._start(sequence, match, now_s)
+            self.slots.start(sequence, match, now_s)
 
-    def _best_match(self, sequence: Sequence) -> Match | None:
-        """Return the longest reusable prefix, at most all tokens but the last: one must be computed."""
-        if not sequence.request.cache_prompt:
-            return None
-        key = sequence.cache_key
-        running = (
-            (slot.id, other.tokens[: other.num_computed])
-            for slot in self.slots
-            if (other := slot.sequence) is not None and other.request.cache_prompt and other.cache_key == key
-        )
-        tokens = sequence.tokens[:-1]
-        resident = self.kv.match(tokens, key, running)
-        host = self.kv.match_host(tokens, key, resident)
-        if host is None or self._occupied() + host.blob_tokens > self.options.num_cells:
-            return resident
-        return host
-
-    def _demote_idle(self, now_s: float) -> None:
-        """Move a finished prefix to host memory while too many idle cells slow the running sequences down.
-
-        One in a step, so that no pass waits for many copies.
-        """
-        limit = self.options.max_idle_cells
-        if limit is None or self.kv.num_resident_tokens <= limit or not self._running():
-            return
-        if self.kv.ledger.num_used - self._occupied() > limit:
-            self.kv.demote_one(now_s)
-
-    def _occupied(self) -> int:
-        """Return how many cells running sequences own; holders can give up the rest."""
-        return self.kv.ledger.count(slot.id for slot in self.slots if slot.sequence is not None)
-
-    def _fits(self, sequence: Sequence, match: Match | None, running: list[Sequence]) -> bool:
-        """Whether the pool has room for this sequence beside the running ones, holders given up if need be."""
-        if not running:
-            return True
-        slot_ids = [slot.id for slot in self.slots if slot.sequence is not None]
-        shared = (match.seq_id, match.num_tokens) if match and match.seq_id is not None else None
-        num_shared = shared[1] if shared else 0
-        kept = self.kv.ledger.count(slot_ids, also=shared)
-        return kept + outstanding(sequence, num_shared, running) <= self.options.num_cells
-
-    def _start(self, sequence: Sequence, match: Match | None, now_s: float) -> None:
-        """Put the sequence into a slot and share what it can reuse."""
-        slot = self._choose_slot(match)
-        num_cached = self.kv.begin(slot.id, match, now_s)
-        slot.start(sequence)
-        sequence.num_computed = num_cached
-        if sequence.admitted_at_s is None:
-            sequence.admitted_at_s = now_s
-            sequence.num_cached = num_cached
-
-    def _choose_slot(self, match: Match | None) -> Slot:
-        """Return the idle slot to use: where prefixes cannot move, the one that has it; else the one idle longest."""
-        idle = [slot for slot in self.slots if slot.sequence is None]
-        if match is not None and not self.options.can_share:
-            return next(slot for slot in idle if slot.id == match.seq_id)
-        cache = self.kv.cache
-        return min(idle, key=lambda s: holder.last_used_s if (holder := cache.resident(s.id)) else -1.0)
-
-    def _choose_chunks(self, now_s: float, costs: CostTable) -> list[Chunk]:
+    def _choose_chunks(self, now_s: float, costs: CostTable, guesses: Guesses) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget."""
-        running = self._recovery.admit(self._running())
+        running = self._recovery.admit(self.slots.running)
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
-        chunks = [self._slot_of(sequence).next_chunk(1) for sequence in generating]
         if not prefilling:
-            return chunks
-        budget = min(self._recovery.max_rows - len(generating), prefill_rows(self.options, costs, len(generating)))
+            return self._with_guesses(generating, guesses)
+        chunks = [self.slots.of(sequence).next_chunk(1) for sequence in generating]
+        most = prefill_rows(self.options, costs, [sequence.request for sequence in generating])
+        budget = min(self._recovery.max_rows - len(generating), most)
         for sequence in prefilling:
             num_rows = min(sequence.num_pending, budget)
             if num_rows <= 0:
                 break
             budget -= num_rows
-            chunks.append(self._slot_of(sequence).next_chunk(num_rows))
+            chunks.append(self.slots.of(sequence).next_chunk(num_rows))
+        return chunks
+
+    def _with_guesses(self, generating: list[Sequence], guesses: Guesses) -> list[Chunk]:
+        """Return a row for each sequence and rows for guesses, as far as there is room that nobody else needs."""
+        chunks = []
+        room = min(self.kv.ledger.num_free, self._recovery.max_rows) - len(generating)
+        for sequence in generating:
+            most = min(room, sequence.num_left - 1, self.options.context - sequence.num_tokens - 1)
+            guessed = guesses.get(sequence.request_id, _NOTHING)[: max(0, most)]
+            sequence.guess(guessed)
+            chunks.append(self.slots.of(sequence).next_chunk(1, len(guessed)))
+            room -= len(guessed)
         return chunks
 
     def _make_room(self, chunks: list[Chunk], now_s: float) -> list[Chunk]:
@@ -206,16 +168,9 @@ class Scheduler:
         return chunks
 
     def _park_youngest(self, now_s: float) -> RequestId:
-        """Send the youngest of the least important running sequences back to the line, tokens kept.
-
-        Its cells go to host memory if there is room, else it is computed again: nothing that was sent changes.
-        """
-        victim = min(self._running(), key=lambda s: (s.request.priority, -s.submitted_at_s, -s.request_id))
-        slot = self._slot_of(victim)
-        slot.release()
-        num_saved = victim.num_computed if victim.request.cache_prompt else 0
-        self.kv.park(slot.id, victim.tokens[:num_saved], victim.cache_key, now_s)
-        victim.num_computed = 0
+        """Send the youngest of the least important running sequences back to the line."""
+        victim = min(self.slots.running, key=lambda s: (s.request.priority, -s.submitted_at_s, -s.request_id))
+        self.slots.park(victim, now_s)
         self._waiting.append(victim)
         self._is_admission_due = True
         self.num_parked += 1
@@ -287,8 +242,12 @@ class Scheduler:
             case -1:
                 return self._isolate_invalid(plan, now_s)
             case _:
-                self._resync(failed.num_cached or {})
-                return []
+                num_cached = failed.num_cached or {}
+                self.slots.resync(num_cached)
+                if self.options.fixed_rows is None:
+                    return []
+                cut = [chunk for chunk in plan.chunks if num_cached.get(chunk.seq_id, chunk.start) != chunk.start]
+                return [self._fail(chunk.request_id, CANNOT_REPEAT, now_s) for chunk in cut]
 
     def _recover_from_full(self, plan: StepPlan, now_s: float) -> list[Output]:
         """The pool has fewer usable cells than the ledger believes: holders, chunk size, then a sequence go."""
@@ -296,9 +255,9 @@ class Scheduler:
         if self.kv.demote_one(now_s):
             while self.kv.demote_one(now_s):
                 pass
-        elif self._recovery.shrink(len(plan.chunks)):
+        elif self.options.fixed_rows is None and self._recovery.shrink(len(plan.chunks)):
             pass
-        elif len(self._running()) > 1:
+        elif len(self.slots.running) > 1:
             self._park_youngest(now_s)
         elif is_hopeless:
             return [self._fail(plan.chunks[0].request_id, "the KV cache has no room for this request", now_s)]
@@ -318,13 +277,7 @@ class Scheduler:
         `num_cached` tells how many tokens each running slot really has in the cache.
         """
         self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore | Save)})
-        self._resync(num_cached)
-
-    def _resync(self, num_cached: Mapping[int, int]) -> None:
-        """Believe the cache, not the plan, about what running sequences have in it."""
-        for slot in self.slots:
-            if slot.sequence is not None and slot.id in num_cached:
-                slot.sequence.num_computed = self.kv.resync(slot.id, num_cached[slot.id])
+        self.slots.resync(num_cached)
 
     def _fail(self, request_id: RequestId, message: str, now_s: float) -> Output:
         sequence = self._drop(request_id, now_s, keep=False)
@@ -341,11 +294,11 @@ class Scheduler:
     def _drop(self, request_id: RequestId, now_s: float, *, keep: bool = True) -> Sequence | None:
         """Take the sequence out of its slot or the line; None if it is in neither."""
         self._recovery.forget(request_id)
-        for slot in self.slots:
-            if slot.sequence is not None and slot.sequence.request_id == request_id:
-                sequence = slot.sequence
-                self._release(slot, now_s, keep=keep)
-                return sequence
+        slot = self.slots.find(request_id)
+        if slot is not None:
+            running = slot.sequence
+            self._release(slot, now_s, keep=keep)
+            return running
         for sequence in self._waiting:
             if sequence.request_id == request_id:
                 self._waiting.remove(sequence)
@@ -353,24 +306,10 @@ class Scheduler:
         return None
 
     def _release(self, slot: Slot, now_s: float, *, keep: bool = True) -> None:
-        """Make the slot idle and keep what was computed for later prompts, if it is worth it."""
-        sequence = slot.sequence
-        assert sequence is not None
-        slot.release()
+        self.slots.release(slot, now_s, keep=keep)
         self._is_admission_due = True
-        if keep and sequence.request.cache_prompt:
-            tokens = sequence.tokens[: sequence.num_computed]
-            self.kv.keep(slot.id, tokens, sequence.cache_key, now_s)
-        else:
-            self.kv.clear(slot.id)
 
     # --- lookups ----------------------------------------------------------------------------------------
-
-    def _running(self) -> list[Sequence]:
-        return [slot.sequence for slot in self.slots if slot.sequence is not None]
-
-    def _slot_of(self, sequence: Sequence) -> Slot:
-        return next(slot for slot in self.slots if slot.sequence is sequence)
 
     def recorded_lengths(self) -> dict[int, int]:
         """Return how many tokens each sequence id has in the cache once pending operations are performed."""
@@ -378,12 +317,6 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Assert the invariants of the module."""
-        self.kv.check_integrity()
-        for slot in self.slots:
-            if slot.sequence is not None:
-                assert self.kv.cache.resident(slot.id) is None
-                assert self.kv.ledger.length(slot.id) == slot.sequence.num_computed
-            elif self.kv.cache.resident(slot.id) is None:
-                assert self.kv.ledger.length(slot.id) == 0
-        ids = [s.request_id for s in self._waiting] + [s.request_id for s in self._running()]
+        self.slots.check_integrity()
+        ids = [s.request_id for s in self._waiting] + [s.request_id for s in self.slots.running]
         assert len(ids) == len(set(ids)), "a sequence is in two places"

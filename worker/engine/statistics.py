@@ -40,6 +40,10 @@ class Statistics:
         self.failed_steps = 0
         """Passes and KV operations that were refused or failed, whatever became of them."""
         self.parked = 0
+        self.step_seconds = 0.0
+        """Whole turns of the engine's loop that had a step; errands are not counted."""
+        self.guessed = 0
+        self.guessed_right = 0
         self._forwards = 0
         self._forward_seconds = 0.0
         self._rows = 0
@@ -91,6 +95,7 @@ class Statistics:
         return EngineCounters(
             forwards=self._forwards,
             forward_seconds=self._forward_seconds,
+            step_seconds=self.step_seconds,
             rows=self._rows,
             prompt_tokens_computed=self._prompt_computed,
             prompt_tokens_cached=self._prompt_cached,
@@ -101,6 +106,8 @@ class Statistics:
             aborted=self.aborted,
             failed_steps=self.failed_steps,
             parked=self.parked,
+            guessed_tokens=self.guessed,
+            guessed_tokens_right=self.guessed_right,
         )
 
     def histograms(self) -> dict[str, Histogram]:

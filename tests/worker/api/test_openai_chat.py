@@ -300,7 +300,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"logprobs": True}, "logprobs"),
+        ({"n_probs": 2}, "n_probs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"chat_template": "x"}, "chat_template"),
     ],
@@ -320,7 +320,7 @@ async def test_what_this_release_cannot_do_is_refused_by_name(fields: dict[str, 
         {"tools": [TOOL], "tool_choice": "none"},
         {"parallel_tool_calls": True},
         {"user": "me", "metadata": {}, "store": False, "service_tier": "auto"},
-        {"response_format": {"type": "text"}, "logprobs": False, "n": 1},
+        {"response_format": {"type": "text"}, "logprobs": False, "top_logprobs": 0, "n": 1},
     ],
 )
 async def test_fields_that_promise_nothing_are_accepted(fields: dict[str, Any]) -> None:

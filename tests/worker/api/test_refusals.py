@@ -83,8 +83,6 @@ def test_null_is_accepted_for_every_field(table: dict) -> None:
 @pytest.mark.parametrize(
     ("name", "refused", "accepted"),
     [
-        ("logprobs", True, False),
-        ("top_logprobs", 3, 0),
         ("functions", [{"name": "f"}], []),
         ("function_call", {"name": "f"}, "auto"),
         ("modalities", ["text", "audio"], ["text"]),
@@ -103,7 +101,7 @@ def test_chat_has_refusals_of_its_own(name: str, refused: object, accepted: obje
 
 @pytest.mark.parametrize(
     ("name", "refused", "accepted"),
-    [("logprobs", 0, None), ("logprobs", 2, False), ("echo", True, False), ("suffix", "end", ""), ("best_of", 2, 1)],
+    [("echo", True, False), ("suffix", "end", ""), ("best_of", 2, 1)],
 )
 def test_completions_have_refusals_of_their_own(name: str, refused: object, accepted: object) -> None:
     with pytest.raises(UnsupportedParameter):
@@ -114,6 +112,8 @@ def test_completions_have_refusals_of_their_own(name: str, refused: object, acce
 def test_a_refusal_names_what_to_use_instead_where_there_is_something() -> None:
     with pytest.raises(UnsupportedParameter, match="Use 'repeat_penalty' instead"):
         refuse_unsupported({"repetition_penalty": 1.1}, CHAT)
+    with pytest.raises(UnsupportedParameter, match="Use 'logprobs' instead"):
+        refuse_unsupported({"n_probs": 3}, COMPLETIONS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.engine import FakeEngine, FakeVocabulary, Script
+from tests.fakes.engine import IM_START, FakeEngine, FakeVocabulary, Script
+from worker.api.logprobs import PlacedPick
 from worker.api.served import Answer, Job, ServedModel
 from worker.api.stream import Reply, failure
 from worker.api.usage import Totals
@@ -17,37 +18,50 @@ from worker.contract import Frame, FrameDecoder, FrameType
 from worker.engine.request import FinishReason, GenerationRequest
 from worker.errors import EngineGone, GenerationFailed, NoChatTemplate, RequestError
 
+HELLO = FakeVocabulary().words["Hello"]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 class PlainFormatter:
-    """Readable bytes: `0<` opens choice 0, `0:text;` is text, `0>stop;` closes it."""
+    """Readable bytes: `0<` opens choice 0, `0:text;` is text, `0>stop;` closes it; `[97]` are tokens with picks."""
 
     def first(self, choice: int) -> bytes:
         return b"%d<" % choice
 
-    def delta(self, choice: int, text: str) -> bytes:
-        return f"{choice}:{text};".encode()
+    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
+        return f"{choice}:{text}{told(picks)};".encode()
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None) -> bytes:
-        return f"{choice}>{finish}{'' if totals is None else '!'};".encode()
+    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
+        return f"{choice}>{finish}{'' if totals is None else '!'}{told(picks)};".encode()
 
     def closing(self, totals: Totals) -> bytes:
         return b"done"
 
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
-        return "|".join(f"{one.text}>{one.finish}" for one in answers).encode()
+        return "|".join(f"{one.text}>{one.finish}{told(one.picks)}" for one in answers).encode()
+
+
+def told(picks: Sequence[PlacedPick]) -> str:
+    return str([one.pick.token for one in picks]) if picks else ""
 
 
 class Run:
     """A reply, what it has written, and the engine it runs on."""
 
-    def __init__(self, engine: FakeEngine, *, n: int = 1, stop: tuple[str, ...] = (), is_stream: bool = True) -> None:
+    def __init__(
+        self,
+        engine: FakeEngine,
+        *,
+        n: int = 1,
+        stop: tuple[str, ...] = (),
+        is_stream: bool = True,
+        num_logprobs: int | None = None,
+    ) -> None:
         self.engine = engine
         self.writes: list[list[Frame]] = []
         self.may_write = asyncio.Event()
         self.may_write.set()
-        requests = tuple(GenerationRequest(prompt=(1, 2, 3), max_tokens=50) for _ in range(n))
+        requests = tuple(GenerationRequest((1, 2, 3), max_tokens=50, num_logprobs=num_logprobs) for _ in range(n))
         job = Job(requests, n, stop, is_stream, PlainFormatter())
         self.reply = Reply(ServedModel("m", engine, engine.vocabulary), job, self._write)
 
@@ -179,6 +193,63 @@ async def test_an_answer_without_any_token_is_opened_and_closed() -> None:
     run = await play(b"")
     assert run.text == "0<0>stop!;done"
     assert run.resumes == []
+
+
+async def test_each_piece_comes_with_the_picks_of_its_tokens() -> None:
+    steps = (b"ab", b"c")
+    assert (await play(*steps, num_logprobs=0)).text == "0<0:ab[97, 98];0:c[99];0>stop!;done"
+    assert (await play(*steps, num_logprobs=0, is_stream=False)).text == "abc>stop[97, 98, 99]"
+    assert (await play(*steps)).text == "0<0:ab;0:c;0>stop!;done"
+
+
+async def test_picks_of_an_unfinished_character_come_with_the_character() -> None:
+    first, second, third, fourth = "😀".encode()
+    run = await play([97, first], [second], [third], [fourth, 98], num_logprobs=0)
+    assert run.text == f"0<0:a[97];0:😀b[{first}, {second}, {third}, {fourth}, 98];0>stop!;done"
+
+
+async def test_picks_of_held_text_come_when_it_is_shown() -> None:
+    run = await play(b"aK", b"L", b"x", b"K", finish=LENGTH, stop=("KLM",), num_logprobs=0)
+    assert run.text == "0<0:a[97];0:KLx[75, 76, 120];0:K[75];0>length!;done"
+
+
+async def test_pick_of_a_token_whose_text_is_shown_in_part_waits_for_the_rest() -> None:
+    run = await play([HELLO], [97], finish=LENGTH, stop=("lox",), num_logprobs=0)
+    assert run.text == f"0<0:Hel;0:loa[{HELLO}, 97];0>length!;done"
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_picks_end_with_the_token_that_completes_a_stop_string(is_stream: bool) -> None:
+    run = await play(b"a", b"bX", b"Yc", b"more", stop=("XY",), num_logprobs=0, is_stream=is_stream)
+    streamed, whole = "0<0:a[97];0:b[98];0>stop![88, 89];done", "ab>stop[97, 98, 88, 89]"
+    assert run.text == (streamed if is_stream else whole)
+    assert run.end["usage"]["completion_tokens"] == 4
+
+
+async def test_picks_of_a_stop_string_come_with_the_text_before_it_if_there_is_some() -> None:
+    run = await play(b"a", b"bXYc", b"more", stop=("XY",), num_logprobs=0)
+    assert run.text == "0<0:a[97];0:b[98, 88, 89];0>stop!;done"
+
+
+async def test_pick_of_a_token_without_text_comes_with_the_next_piece_or_the_end() -> None:
+    run = await play(b"a", [IM_START], b"b", [IM_START], num_logprobs=0)
+    assert run.text == f"0<0:a[97];0:b[{IM_START}, 98];0>stop![{IM_START}];done"
+    covered = [one["token_ids"] for one in run.resumes]
+    assert covered == [[97], [IM_START, 98], [IM_START]], "what is told is covered, and nothing else"
+
+
+async def test_picks_of_steps_that_are_sent_as_one_stay_in_order_and_with_their_choice() -> None:
+    run = Run(FakeEngine(), n=2, num_logprobs=0)
+    task = asyncio.create_task(run.reply.run())
+    await run.engine.submissions(2)
+    run.may_write.clear()
+    for first, second in ((b"a", b"p"), (b"b", b""), (b"c", b"qr")):
+        run.engine.step({1: first, 2: second})
+        await settle()
+    run.engine.step({1: b"", 2: b"s"}, finish=STOP)
+    run.may_write.set()
+    await task
+    assert run.text == "0<0:a[97];1<1:p[112];0:bc[98, 99];0>stop;1:qrs[113, 114, 115];1>stop!;done"
 
 
 async def test_choices_end_each_by_itself_and_the_totals_come_with_the_last() -> None:

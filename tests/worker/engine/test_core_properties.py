@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.fakes.backend import FakeBackend
+from tests.fakes.backend import FakeBackend, next_token
 from tests.fakes.bench import Bench
 from worker.contract import SlotState
 from worker.engine import kv_store
+from worker.engine.batch import TokenArray
+from worker.engine.cost import CostTable
+from worker.engine.guessing import Guessing
 from worker.engine.request import FinishReason, RequestId
+from worker.engine.sequence import Sequence as TokenSequence
 
 PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2, 6] * 2 + [7] * 20, [])
 """Prompts begin with one of these, so that sharing happens often and at several depths."""
+
+
+class OftenRight(Guessing):
+    """Guesses what the fake model will say, with one mistake now and then."""
+
+    def __init__(self, num_guesses: int, num_vocab: int) -> None:
+        super().__init__(num_guesses, 3 * num_guesses)
+        self._num_guesses = num_guesses
+        self._num_vocab = num_vocab
+
+    def propose(
+        self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
+    ) -> dict[RequestId, TokenArray]:
+        guesses = {}
+        for _, sequence in generating:
+            tokens = sequence.tokens.tolist()
+            for _ in range(self._num_guesses):
+                tokens.append(next_token(tokens, self._num_vocab))
+            if len(tokens) % 3 == 0:
+                tokens[-1 - len(tokens) % self._num_guesses] += 1
+            guesses[sequence.request_id] = np.array(tokens[sequence.num_tokens :], dtype=np.int32) % self._num_vocab
+        return guesses
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -35,9 +63,17 @@ class EngineMachine(RuleBasedStateMachine):
         rows=st.sampled_from([1, 5, 32]),
         host_tokens=st.sampled_from([0, 70, 500]),
         max_idle_cells=st.sampled_from([None, 0, 40]),
+        guesses=st.sampled_from([0, 1, 6]),
     )
     def start(
-        self, slots: int, can_share: bool, scarce: bool, rows: int, host_tokens: int, max_idle_cells: int | None
+        self,
+        slots: int,
+        can_share: bool,
+        scarce: bool,
+        rows: int,
+        host_tokens: int,
+        max_idle_cells: int | None,
+        guesses: int,
     ) -> None:
         cells = 110 if scarce else None
         backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
@@ -48,6 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
             rows_beside=max(1, rows // 2),
             host_tokens=host_tokens,
             max_idle_cells=max_idle_cells,
+            guessing=OftenRight(guesses, num_vocab=40) if guesses else None,
         )
 
     @rule(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from worker.engine.budget import MIN_ROWS_ALONE, MIN_ROWS_BESIDE, SchedulerOptions, default_gap_s, prefill_rows
+from worker.engine.budget import MIN_ROWS_ALONE, MIN_ROWS_BESIDE, SchedulerOptions, default_gap_s, gap_s, prefill_rows
 from worker.engine.cost import CostTable
+from worker.engine.request import GenerationRequest
 
 
 def options(**changes: object) -> SchedulerOptions:
@@ -21,6 +24,10 @@ def options(**changes: object) -> SchedulerOptions:
     return SchedulerOptions(**(values | changes))  # type: ignore[arg-type]
 
 
+def generating(count: int, **fields: Any) -> list[GenerationRequest]:
+    return [GenerationRequest((1,), 1, **fields) for _ in range(count)]
+
+
 def linear(seconds_per_row: float, up_to: int = 512) -> CostTable:
     table = CostTable()
     rows = 1
@@ -31,32 +38,38 @@ def linear(seconds_per_row: float, up_to: int = 512) -> CostTable:
 
 
 def test_nothing_measured_means_the_first_guess() -> None:
-    assert prefill_rows(options(), CostTable(), 0) == 128
-    assert prefill_rows(options(), CostTable(), 3) == 32
+    assert prefill_rows(options(), CostTable(), []) == 128
+    assert prefill_rows(options(), CostTable(), generating(3)) == 32
 
 
 def test_a_pass_alone_takes_about_half_a_second() -> None:
-    assert prefill_rows(options(), linear(0.004), 0) == 96
-    assert prefill_rows(options(), linear(0.0001), 0) == 512
+    assert prefill_rows(options(), linear(0.004), []) == 96
+    assert prefill_rows(options(), linear(0.0001), []) == 512
 
 
 def test_a_slow_machine_still_computes_some_prompt_rows() -> None:
-    assert prefill_rows(options(), linear(2.0), 0) == MIN_ROWS_ALONE
-    assert prefill_rows(options(), linear(2.0), 2) == MIN_ROWS_BESIDE
+    assert prefill_rows(options(), linear(2.0), []) == MIN_ROWS_ALONE
+    assert prefill_rows(options(), linear(2.0), generating(2)) == MIN_ROWS_BESIDE
 
 
 def test_rows_beside_generating_sequences_stay_within_the_target() -> None:
     costs = linear(0.005)
-    num_rows = prefill_rows(options(target_gap_s=0.2), costs, 4)
+    num_rows = prefill_rows(options(target_gap_s=0.2), costs, generating(4))
     assert num_rows == 32 - 4
     assert costs.estimate(num_rows + 4) == pytest.approx(0.16)
+
+
+def test_the_strictest_wish_among_the_requests_counts() -> None:
+    requests = [*generating(3), *generating(1, itl_target_ms=50.0), *generating(1, itl_target_ms=80.0)]
+    assert gap_s(options(target_gap_s=0.2), linear(0.001), requests) == 0.05
+    assert prefill_rows(options(target_gap_s=0.2), linear(0.0005), requests) == 96 - 5
 
 
 def test_a_knee_in_the_cost_is_respected() -> None:
     table = CostTable()
     for rows, seconds in ((1, 0.02), (32, 0.03), (64, 0.9), (128, 1.0)):
         table.observe(rows, seconds)
-    assert prefill_rows(options(target_gap_s=0.05), table, 1) == 31
+    assert prefill_rows(options(target_gap_s=0.05), table, generating(1)) == 31
 
 
 def test_a_changed_cost_is_learnt_again() -> None:
