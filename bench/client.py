@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import aiohttp
 class Answer:
     """One streamed completion. Times in seconds on the monotonic clock."""
 
-    started_s: float
+    started_s: float = 0.0
     arrivals_s: list[float] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
@@ -40,6 +41,23 @@ class Answer:
         times = [at for at in self.arrivals_s if since_s <= at <= until_s]
         return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
+    def tokens_within(self, since_s: float, until_s: float) -> float:
+        """Tokens that arrived after `since_s` and not after `until_s`; a piece of text may hold several or none."""
+        pieces = sum(since_s < at <= until_s for at in self.arrivals_s)
+        return pieces * self.num_generated / len(self.arrivals_s) if self.arrivals_s else 0.0
+
+
+def tokens_per_second(answers: Sequence[Answer]) -> float:
+    """Return the speed of all together while all of them generated. Raises: RuntimeError when one failed."""
+    for answer in answers:
+        if answer.error or len(answer.arrivals_s) < 2:
+            raise RuntimeError(f"a stream failed: {answer.error or 'it brought no text'}")
+    begin = max(answer.arrivals_s[0] for answer in answers)
+    end = min(answer.ended_s for answer in answers)
+    if end <= begin:
+        raise RuntimeError("the streams did not run at the same time")
+    return sum(answer.tokens_within(begin, end) for answer in answers) / (end - begin)
+
 
 class Client:
     """One server and one model name."""
@@ -55,8 +73,17 @@ class Client:
         """Close the connections."""
         await self._session.close()
 
-    async def complete(self, prompt: str | list[int], max_tokens: int, **fields: Any) -> Answer:
-        """Return the streamed answer to a raw prompt; greedy and without end token unless `fields` say otherwise."""
+    async def text(self, path: str) -> str:
+        """Return what a GET of the path answers."""
+        async with self._session.get(self._base_url + path) as response:
+            response.raise_for_status()
+            return await response.text()
+
+    async def complete(self, prompt: str, max_tokens: int, *, into: Answer | None = None, **fields: Any) -> Answer:
+        """Return the streamed answer to a raw prompt; greedy and without end token unless `fields` say otherwise.
+
+        `into` is an answer that others watch while it grows.
+        """
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -66,7 +93,8 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         } | fields
-        answer = Answer(time.monotonic())
+        answer = into or Answer()
+        answer.started_s = time.monotonic()
         async with self._session.post(f"{self._base_url}/v1/completions", json=body) as response:
             if response.status != 200:
                 answer.error = f"HTTP {response.status}: {(await response.text())[:200]}"
@@ -76,7 +104,7 @@ class Client:
                     _note(answer, json.loads(line[6:]))
         return answer
 
-    async def together(self, prompts: list[Any], max_tokens: int, **fields: Any) -> list[Answer]:
+    async def together(self, prompts: Sequence[str], max_tokens: int, **fields: Any) -> list[Answer]:
         """Return the answers to all prompts, sent at the same time."""
         return list(await asyncio.gather(*(self.complete(prompt, max_tokens, **fields) for prompt in prompts)))
 

@@ -5,6 +5,7 @@ Owns reading a request far enough to hand it to `Relay`. Must not judge fields t
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 import urllib.parse
@@ -90,7 +91,7 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     return Call(
         path=account.route,
         body=raw,
-        headers=_worker_headers(exchange, keys),
+        headers=_worker_headers(exchange, keys, resolution),
         spec=spec,
         is_stream=keys.stream,
         priority=keys.priority,
@@ -115,7 +116,7 @@ def _client_headers(resolution: Resolution) -> dict[str, str]:
     return headers
 
 
-def _worker_headers(exchange: Exchange, keys: OwnedKeys) -> Mapping[str, str]:
+def _worker_headers(exchange: Exchange, keys: OwnedKeys, resolution: Resolution) -> Mapping[str, str]:
     """Return all headers that the worker gets: nothing of the client's passes."""
     headers = {
         "Content-Type": "application/json",
@@ -129,6 +130,9 @@ def _worker_headers(exchange: Exchange, keys: OwnedKeys) -> Mapping[str, str]:
         headers[Header.KEY_ID] = _header_value(exchange.grant.key_id)
     if keys.cache_salt is not None:
         headers[Header.CACHE_SALT] = keys.cache_salt
+    if resolution.lora:
+        asked = [{"name": name, "scale": scale} for name, scale in resolution.lora.items()]
+        headers[Header.LORA] = urllib.parse.quote(json.dumps(asked, ensure_ascii=False), safe="")
     return headers
 
 

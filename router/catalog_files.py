@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from router.catalog import MAX_NAME_LENGTH, Catalog, CatalogError, ModelSpec, Problem
@@ -105,6 +105,7 @@ def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, 
                 locate(parse_reference(spec.source), spec.base_dir)
             except (SourceError, OSError) as error:
                 reasons.append(_at(reading.sources.get(name), f"models.{name}.model", str(error)))
+            reasons += _lora_problems(name, spec, reading.loras.get(name, ()), locate)
         models[name] = dataclasses.replace(
             spec, chat_template=text or None, problem="; ".join(reason.message for reason in reasons) or None
         )
@@ -114,6 +115,18 @@ def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, 
         for key in reading.catalog.keys
     )
     return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+
+
+def _lora_problems(name: str, spec: ModelSpec, places: Sequence[Found], locate: Locate) -> list[Problem]:
+    problems = []
+    found_by_name = {found.value.name: found for found in places}
+    for lora in spec.loras:
+        try:
+            locate(parse_reference(lora.source), spec.base_dir)
+        except (SourceError, OSError) as error:
+            where = f"models.{name}.loras.{lora.name}"
+            problems.append(_at(found_by_name.get(lora.name), where, f"LoRA adapter `{lora.name}`: {error}"))
+    return problems
 
 
 def _at(found: Found | None, where: str, message: str) -> Problem:

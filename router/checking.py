@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from router.auth import KeyProblem, load_key_ring
-from router.catalog import Catalog, ModelSpec, Problem
+from router.catalog import Catalog, LoraSpec, ModelSpec, Problem
 from router.fetch.protocol import SourceError
 from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
+from router.lora_files import check_lora, locate_lora
 from router.references import parse_reference
 from router.settings import RouterSettings
 from router.sources import ModelStore
@@ -31,16 +32,27 @@ def file_problems(catalog: Catalog, store: ModelStore, *, must_be_here: bool) ->
     """Return what is wrong with the model files that are on this machine, or lacks if all `must_be_here`."""
     problems = []
     for spec in catalog.models.values():
-        if spec.problem is None:  # else it is told already
-            found = problem_of(spec, store, must_be_here=must_be_here)
-            problems += [] if found is None else [Problem(f"models.{spec.name}.model", found)]
+        if spec.problem is not None:  # it is told already
+            continue
+        found = _model_problem(spec, store, must_be_here=must_be_here)
+        if found is not None:
+            problems.append(Problem(f"models.{spec.name}.model", found))
+            continue
+        for lora in spec.loras:
+            found = _lora_problem(spec, lora, store, must_be_here=must_be_here)
+            problems += [] if found is None else [Problem(f"models.{spec.name}.loras.{lora.name}", found)]
     return problems
 
 
 def problem_of(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
-    """Return why a model cannot be served, as far as a look at its file tells; None = nothing is known against it."""
+    """Return why a model cannot be served, as far as a look at its files tells; None = nothing is known against it."""
     if spec.problem is not None:
         return spec.problem
+    looks = (_lora_problem(spec, lora, store, must_be_here=must_be_here) for lora in spec.loras)
+    return _model_problem(spec, store, must_be_here=must_be_here) or next((one for one in looks if one), None)
+
+
+def _model_problem(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
     try:
         path = _file_of(spec, store)
     except (SourceError, ValueError) as error:
@@ -52,6 +64,21 @@ def problem_of(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str
         read_gguf_header(path)
     except (GgufError, OSError) as error:
         return f"{path}: {error}"
+    return None
+
+
+def _lora_problem(spec: ModelSpec, lora: LoraSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
+    """Return what is wrong with an adapter of a model that has no problem itself."""
+    try:
+        path = locate_lora(store, lora, spec.base_dir)
+        base = _file_of(spec, store)
+        if path is not None and base is not None:
+            check_lora(lora, path, read_gguf_header(base))
+    except (SourceError, OSError) as error:
+        return str(error)
+    if path is None and must_be_here:
+        name = parse_reference(lora.source).short()
+        return f"LoRA adapter `{lora.name}`: {name} is not in the cache, and --offline forbids fetching it"
     return None
 
 
@@ -69,8 +96,9 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
             context = effective_context(spec, header.trained_context)
         tokens = f"{context} tokens a request, " if context is not None else ""
         names = f"also called {', '.join(spec.aliases)}" if spec.aliases else ""
+        adapters = f"LoRA adapters {', '.join(lora.name for lora in spec.loras)}" if spec.loras else ""
         slots = "1 slot" if spec.slots == 1 else f"{spec.slots} slots"
-        rows.append((spec.name, file, f"{tokens}{slots}", parse_reference(spec.source).short(), names))
+        rows.append((spec.name, file, f"{tokens}{slots}", parse_reference(spec.source).short(), names, adapters))
     count = "1 model" if len(rows) == 1 else f"{len(rows)} models"
     return [*_aligned(rows), f"{count}, no problems"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from router.catalog import ModelSpec
 from router.events import WorkerId
-from worker.contract import EngineOptions, LaunchSpec
+from worker.contract import EngineOptions, LaunchSpec, LoraFile
 
 AUTO_CONTEXT = 8192
 """`context: auto` takes what the model was trained with, at most this much: a pool for 128k tokens a slot would
@@ -73,12 +73,16 @@ def build_launch_spec(
     worker: WorkerId,
     *,
     model_path: Path,
+    lora_paths: Sequence[Path] = (),
     socket_path: Path,
     trained_context: int | None,
     num_threads: int,
     log_level: str = "INFO",
 ) -> LaunchSpec:
-    """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists."""
+    """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists.
+
+    `lora_paths`: the files of the model's adapters, in its order.
+    """
     context = effective_context(spec, trained_context)
     return LaunchSpec(
         model=spec.name,
@@ -90,6 +94,9 @@ def build_launch_spec(
             context=_within_pool(spec, AUTO_CONTEXT) if context is None else context,
             slots=spec.slots,
             kv_tokens=spec.kv_tokens,
+            loras=tuple(
+                LoraFile(lora.name, str(path), lora.scale) for lora, path in zip(spec.loras, lora_paths, strict=True)
+            ),
         ),
         replica=worker.replica,
         incarnation=worker.incarnation,

@@ -4,7 +4,7 @@ Owns its file, process, status link and HTTP session, and turns what happens to 
 when a worker starts or stops (`fleet.py` does), nor know other workers. Whatever happens, a run emits exactly one
 `WorkerExited`, and nothing after it.
 
-    find or fetch the file -> read its header -> spawn -> WorkerStarted -> WorkerProgressed ... -> WorkerReady -> ...
+    find or fetch the files -> read their headers -> spawn -> WorkerStarted -> WorkerProgressed ... -> WorkerReady -> ...
                                                                                             -> WorkerExited
 """
 
@@ -38,6 +38,7 @@ from router.fleet_log import fields
 from router.gguf_header import GgufError, GgufHeader
 from router.launch import build_launch_spec, capped_threads, default_max_leases, worker_environment
 from router.log_tail import LogTail
+from router.lora_files import check_lora, lora_error, lora_reference
 from router.metrics import RouterMetrics
 from router.model_headers import Locator, ModelHeaders
 from router.process import WorkerProcess
@@ -100,7 +101,7 @@ class WorkerRun:
         self._unused.set()
         self._ground = ground
         self._socket_path = ground.runtime.new_socket_path()
-        self._preparation: asyncio.Task[tuple[Path, GgufHeader]] | None = None
+        self._preparation: asyncio.Task[_Files] | None = None
         self._process: WorkerProcess | None = None
         self._stop: tuple[StopWorker, str] | None = None
         self._stops: set[asyncio.Task[WorkerExit]] = set()
@@ -207,16 +208,17 @@ class WorkerRun:
     async def _start(self) -> WorkerProcess:
         """Return the process, told to stop already if that was asked in the meantime."""
         self._preparation = asyncio.get_running_loop().create_task(self._prepare())
-        path, header = await self._preparation
+        files = await self._preparation
         if self._stop is not None:
             raise _Stopped
         ground = self._ground
         launch = build_launch_spec(
             self.spec,
             self.worker,
-            model_path=path,
+            model_path=files.path,
+            lora_paths=files.lora_paths,
             socket_path=self._socket_path,
-            trained_context=header.trained_context,
+            trained_context=files.header.trained_context,
             num_threads=self.num_threads,
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
@@ -232,31 +234,47 @@ class WorkerRun:
         self._process = process
         self.log = process.log
         ground.metrics.worker_started(self.worker.model)
-        what = f"loading ({_describe(path, header)}, process {process.pid})"
+        what = f"loading ({files.describe()}, process {process.pid})"
         logger.info("%s: %s", self.worker.model, what, extra=fields(self.worker.model, "loading"))
         ground.emit(WorkerStarted(self.worker))
         if self._stop is not None:
             self._stop_process(process, self._stop[0].grace_s)
         return process
 
-    async def _prepare(self) -> tuple[Path, GgufHeader]:
-        """Return the model's file and its header. Raises: SourceError, GgufError."""
-        store, spec = self._ground.store, self.spec
+    async def _prepare(self) -> _Files:
+        """Return the files of the model and its adapters. Raises: SourceError, GgufError."""
+        spec = self.spec
         try:
             reference = parse_reference(spec.source)
         except ValueError as error:
             raise SourceError(str(error), is_permanent=True) from None
-        path = await asyncio.to_thread(store.locate, reference, spec.base_dir)
-        if path is None:
-            told = fields(self.worker.model, "downloading")
-            logger.info("%s: fetching %s", self.worker.model, reference.short(), extra=told)
+        path = await self._bring(reference)
+        header = await self._ground.headers.read(spec, path)
+        lora_paths = []
+        for lora in spec.loras:
             try:
-                path = await store.fetch(reference, spec.base_dir, self._on_fetch_progress)
-            finally:
-                self.fetch_progress = None
-            self._fetch_s = time.monotonic() - self.spawned_at_s
-            self._note_progress()
-        return path, await self._ground.headers.read(spec, path)
+                lora_path = await self._bring(lora_reference(lora))
+            except SourceError as error:
+                raise lora_error(lora, error) from None
+            await asyncio.to_thread(check_lora, lora, lora_path, header)
+            lora_paths.append(lora_path)
+        return _Files(path, header, tuple(lora_paths))
+
+    async def _bring(self, reference: Reference) -> Path:
+        """Return a file, after fetching it if need be. Raises: SourceError."""
+        store, base_dir = self._ground.store, self.spec.base_dir
+        path = await asyncio.to_thread(store.locate, reference, base_dir)
+        if path is not None:
+            return path
+        told = fields(self.worker.model, "downloading")
+        logger.info("%s: fetching %s", self.worker.model, reference.short(), extra=told)
+        try:
+            path = await store.fetch(reference, base_dir, self._on_fetch_progress)
+        finally:
+            self.fetch_progress = None
+        self._fetch_s = time.monotonic() - self.spawned_at_s
+        self._note_progress()
+        return path
 
     def _stop_process(self, process: WorkerProcess, grace_s: float) -> None:
         assert self._stop is not None
@@ -328,6 +346,19 @@ class WorkerRun:
         self._ground.emit(WorkerReady(self.worker, status.max_leases or default_max_leases(self.spec.slots)))
 
 
-def _describe(path: Path, header: GgufHeader) -> str:
-    parts = f", first of {header.split_count} files" if header.split_count > 1 else ""
-    return f"{path.name}, {header.size_bytes / 1e6:.0f} MB{parts}"
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a worker loads, all of it on this machine."""
+
+    path: Path
+    header: GgufHeader
+    lora_paths: tuple[Path, ...]
+    """In the order of the model's adapters."""
+
+    def describe(self) -> str:
+        """Return the words for the log."""
+        header = self.header
+        parts = f", first of {header.split_count} files" if header.split_count > 1 else ""
+        count = len(self.lora_paths)
+        adapters = "" if not count else ", 1 LoRA adapter" if count == 1 else f", {count} LoRA adapters"
+        return f"{self.path.name}, {header.size_bytes / 1e6:.0f} MB{parts}{adapters}"

@@ -30,8 +30,8 @@ ROUTER_LAYERS = {
         reasons resident threads waiting worker_totals
     """,
     2: """
-        cache_folder catalog_docs catalog_files cores fleet_log gguf_header hub_source listen metrics model_headers
-        package_source process process_group progress_bar runtime_dir sources status supervisor worker_run
+        cache_folder catalog_docs catalog_files cores fleet_log gguf_header hub_source listen lora_files metrics
+        model_headers package_source process process_group progress_bar runtime_dir sources status supervisor worker_run
         fetch.__main__ fetch.hub fetch.package fetch.pip_download
     """,
     3: """
@@ -55,7 +55,7 @@ WORKER_LAYERS = {
         engine.slot_table engine.speculation engine.statistics
     """,
     2: """
-        engine.core engine.engine engine.llama engine.llama_batch engine.llama_context engine.llama_faults
+        engine.core engine.engine engine.lane engine.llama engine.llama_batch engine.llama_context engine.llama_faults
         engine.llama_log engine.llama_model engine.llama_params engine.llama_vocabulary
         lifeline loading machine memory reporter
     """,

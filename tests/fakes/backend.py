@@ -96,6 +96,9 @@ class FakeBackend:
         self.poisoned_token: int | None = None
         """A pass that holds this token is refused as invalid."""
         self.num_threads = 0
+        self.lones: list[FakeBackend] = []
+        self.lone_error: Exception | None = None
+        self.is_closed = False
         self.num_interrupts = 0
         self.bytes_per_token = 0
         self.blobs: dict[int, list[int]] = {}
@@ -177,8 +180,16 @@ class FakeBackend:
     def set_threads(self, num_threads: int) -> None:
         self.num_threads = num_threads
 
+    def lone(self, max_rows: int) -> FakeBackend:
+        if self.lone_error is not None:
+            raise self.lone_error
+        facts = self.facts
+        self.lones.append(FakeBackend(num_vocab=facts.num_vocab, num_slots=1, context=facts.context, can_share=False))
+        return self.lones[-1]
+
     def close(self) -> None:
         self._rows.clear()
+        self.is_closed = True
 
     def tokens_of(self, seq_id: int) -> list[int]:
         """Return the tokens that are really in the cells of the sequence."""

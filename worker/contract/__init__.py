@@ -21,7 +21,7 @@ from worker.contract.frames import (
     Header,
     encode_frame,
 )
-from worker.contract.launch import PROTOCOL, Control, ControlOp, EngineOptions, ExitCode, LaunchSpec
+from worker.contract.launch import PROTOCOL, Control, ControlOp, EngineOptions, ExitCode, LaunchSpec, LoraFile
 from worker.contract.status import (
     EngineCounters,
     Histogram,
@@ -49,6 +49,7 @@ __all__ = [
     "Header",
     "Histogram",
     "LaunchSpec",
+    "LoraFile",
     "ModelFacts",
     "Phase",
     "SlotReport",

@@ -123,6 +123,8 @@ class Header(StrEnum):
     """Seed to use when the body names none."""
     RESUME = "X-Corral-Resume"
     CACHE_SALT = "X-Corral-Cache-Salt"
+    LORA = "X-Corral-Lora"
+    """Adapters of the alias that was asked for, as a request's field `lora` has them, percent-encoded."""
     DIALECT = "X-Corral-Dialect"
     CONTENT_TYPE = "X-Corral-Content-Type"
     """On the reply: the `Content-Type` that the client should see."""

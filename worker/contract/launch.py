@@ -16,6 +16,16 @@ PROTOCOL = 1
 
 
 @dataclass(frozen=True, slots=True)
+class LoraFile:
+    """An adapter that is loaded with the model; its id in requests is its place in the list."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+    """Where a request asks for it without one."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Resolved options of one engine: every number is final, nothing is left to guess."""
 
@@ -64,6 +74,7 @@ class EngineOptions:
     tensor_split: tuple[float, ...] = ()
     no_kv_offload: bool = False
     no_op_offload: bool = False
+    loras: tuple[LoraFile, ...] = ()
 
     @property
     def max_drafted(self) -> int:
@@ -112,6 +123,7 @@ class LaunchSpec:
             raise ValueError(f"launch spec of protocol {PROTOCOL} expected")
         engine = raw.pop("engine")
         engine["tensor_split"] = tuple(engine.get("tensor_split", ()))
+        engine["loras"] = tuple(record(LoraFile, one) for one in engine.get("loras", ()))
         return record(cls, raw | {"engine": record(EngineOptions, engine)})
 
 

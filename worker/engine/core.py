@@ -16,7 +16,7 @@ from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
-from worker.engine.errors import ForwardError, InvalidBatch, KvCacheFull
+from worker.engine.errors import ForwardAborted, ForwardError, InvalidBatch, KvCacheFull
 from worker.engine.guessing import DraftModel, Guessing
 from worker.engine.request import GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
@@ -74,6 +74,10 @@ class Backend(Protocol):
         """Use so many CPU threads from the next pass on."""
         ...
 
+    def lone(self, max_rows: int) -> Backend:
+        """Return a backend for one sequence, on the same weights, with a context of its own. Raises: LoadFailed."""
+        ...
+
     def close(self) -> None:
         """Free everything."""
         ...
@@ -101,6 +105,9 @@ class EngineCore:
         self.guessing = Guessing(options.max_guesses_each, options.max_guesses, draft_model)
         self._num_vocab = backend.facts.num_vocab
         self._num_failures = 0
+        self._in_pass: frozenset[RequestId] = frozenset()
+        """Requests with rows in the pass that runs now."""
+        self._is_interrupted = False
 
     @property
     def has_work(self) -> bool:
@@ -132,6 +139,16 @@ class EngineCore:
         self._samplers.pop(request_id, None)
         self.guessing.forget(request_id)
         self.statistics.forget(request_id)
+
+    def interrupt_for(self, is_wanted: Callable[[RequestId], bool]) -> None:
+        """End the running pass if nobody wants its rows any more. The one method that other threads may call.
+
+        At worst it ends a pass too late to be of use, or one that has just begun, which is then run again.
+        """
+        in_pass = self._in_pass
+        if in_pass and not any(is_wanted(request_id) for request_id in in_pass):
+            self._is_interrupted = True
+            self.backend.interrupt()
 
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
@@ -166,9 +183,12 @@ class EngineCore:
 
     def _forward(self, plan: StepPlan) -> StepResult:
         started_s = self._clock()
+        self._in_pass = frozenset(chunk.request_id for chunk in plan.chunks)
         try:
             logits = self.backend.forward(plan.chunks)
         except ForwardError as error:
+            if isinstance(error, ForwardAborted) and self._is_interrupted:
+                return ForwardFailed(error.code, self._really_cached(plan))
             self._note_failure(f"a forward pass of {plan.num_rows} rows failed: {type(error).__name__} {error}")
             # A full cache and a wrong row have a remedy that the scheduler applies; others are only tried again.
             if isinstance(error, KvCacheFull | InvalidBatch):
@@ -176,13 +196,18 @@ class EngineCore:
             self._num_failures += 1
             if self._num_failures >= MAX_FAILURES:
                 raise
-            seq_ids = {chunk.seq_id for chunk in plan.chunks}
-            return ForwardFailed(error.code, {seq_id: self.backend.num_cached(seq_id) for seq_id in seq_ids})
+            return ForwardFailed(error.code, self._really_cached(plan))
+        finally:
+            self._in_pass = frozenset()
+            self._is_interrupted = False
         self._num_failures = 0
         seconds = self._clock() - started_s
         self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
         return Sampled(tuple(self._picks(plan, logits)))
+
+    def _really_cached(self, plan: StepPlan) -> dict[int, int]:
+        return {chunk.seq_id: self.backend.num_cached(chunk.seq_id) for chunk in plan.chunks}
 
     def _note_failure(self, what: str) -> None:
         self.statistics.failed_steps += 1

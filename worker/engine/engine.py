@@ -23,7 +23,9 @@ from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts
 from worker.engine.budget import SchedulerOptions
 from worker.engine.core import Backend, EngineCore
 from worker.engine.errors import EngineStopped
+from worker.engine.lane import Lane
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
+from worker.engine.statistics import merged, total
 from worker.engine.vocabulary import Vocabulary
 from worker.machine import machine_memory_bytes
 
@@ -79,6 +81,7 @@ class Engine:
         self._core = EngineCore(
             backend, scheduler_options(backend, options), clock=time.monotonic, check_cells=check_cells
         )
+        self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells)
         self._on_failure = on_failure
         self._on_change = on_change
         self._max_threads = options.threads
@@ -116,19 +119,27 @@ class Engine:
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
         self._sinks[request_id] = sink
-        self._order(lambda: self._core.submit(request_id, request))
+        if request.reproducible:
+            self._order(lambda: self._lane.submit(request_id, request, self._num_threads))
+        else:
+            self._order(lambda: self._core.submit(request_id, request))
         return request_id
 
     def abort(self, request_id: RequestId) -> None:
-        """Forget the request: no output follows. Its place is free before the next pass. Idempotent."""
+        """Forget the request: no output follows. Its place is free before the next pass. Idempotent.
+
+        A pass that runs for aborted requests alone is broken off, where the device can.
+        """
         if self._sinks.pop(request_id, None) is not None:
-            self._order(lambda: self._core.abort(request_id))
+            self._order(lambda: self._abort(request_id))
+            for core in self._cores:
+                core.interrupt_for(self._sinks.__contains__)
             self._check_drained()
 
     def finish(self, request_id: RequestId, num_tokens: int) -> None:
         """End the request after so many tokens of its answer; an output with `finish` follows. Idempotent."""
         if request_id in self._sinks:
-            self._order(lambda: self._core.finish(request_id, num_tokens))
+            self._order(lambda: self._finish(request_id, num_tokens))
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the engine thread after the current step and return its result, or its exception, as a future.
@@ -150,16 +161,17 @@ class Engine:
 
     def snapshot(self) -> EngineSnapshot:
         """Return the state as of about now. Read without locks while the engine runs: fields may be a step apart."""
-        core = self._core
+        slots, cores = self._core.scheduler.reports(), self._cores
+        statistics = [core.statistics for core in cores]
         return EngineSnapshot(
-            slots=core.scheduler.reports(),
-            counters=core.statistics.counters(),
-            histograms=core.statistics.histograms(),
-            kv_cells=core.scheduler.kv_cells(),
+            slots=(*slots, *self._lane.reports(len(slots))),
+            counters=total(statistics),
+            histograms=merged(statistics),
+            kv_cells=self._core.scheduler.kv_cells(),
             step=self._step,
             step_at_s=self._step_at_s,
             has_work=bool(self._sinks) or bool(self._errands),
-            queue_length=core.scheduler.num_waiting,
+            queue_length=sum(core.scheduler.num_waiting for core in cores),
             num_threads=self._num_threads,
         )
 
@@ -170,8 +182,9 @@ class Engine:
             await self._drained.wait()
 
     def stop(self) -> None:
-        """Stop the thread after the current pass and free the model."""
+        """Stop the thread, breaking off the pass that runs where the device can, and free the model."""
         self._is_stopping = True
+        self._core.interrupt_for(lambda _: False)
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -185,6 +198,7 @@ class Engine:
             log.critical("engine failed: %s", error, exc_info=True)
             self._post(partial(self._fail, error))
         else:
+            self._lane.close()
             self._backend.close()
         while self._errands:
             _, future = self._errands.popleft()
@@ -192,26 +206,45 @@ class Engine:
 
     def _loop_steps(self) -> None:
         while not self._is_stopping:
-            begun_s = time.monotonic()
-            has_stepped = False
-            outputs = self._drain_inbox()
             if self._num_threads != self._applied_threads:
                 self._applied_threads = self._num_threads
-                self._backend.set_threads(self._applied_threads)
-            if self._core.has_work:
-                outputs += self._core.step()
-                has_stepped = True
-                self._step += 1
-                self._step_at_s = time.monotonic()
-            if outputs:
-                self._post(partial(self._deliver, outputs))
-            if has_stepped:
-                self._core.statistics.step_seconds += time.monotonic() - begun_s
+                for core in self._cores:
+                    core.backend.set_threads(self._applied_threads)
+            for core in self._cores:
+                self._advance(core)
             if self._errands:
                 self._run_errand(*self._errands.popleft())
-            if not self._core.has_work and not self._inbox and not self._errands:
+            if not any(core.has_work for core in self._cores) and not self._inbox and not self._errands:
                 self._wake.wait()
                 self._wake.clear()
+
+    @property
+    def _cores(self) -> tuple[EngineCore, ...]:
+        """Whose steps take turns: all slots together, and the lane of reproducible requests once there is one."""
+        lone = self._lane.core
+        return (self._core,) if lone is None else (self._core, lone)
+
+    def _advance(self, core: EngineCore) -> None:
+        """Do what the event loop has ordered, then a step of `core` if it has work."""
+        begun_s = time.monotonic()
+        outputs = self._drain_inbox()
+        has_work = core.has_work
+        if has_work:
+            outputs += core.step()
+            self._step += 1
+            self._step_at_s = time.monotonic()
+        if outputs:
+            self._post(partial(self._deliver, outputs))
+        if has_work:
+            core.statistics.step_seconds += time.monotonic() - begun_s
+
+    def _abort(self, request_id: RequestId) -> None:
+        for core in self._cores:
+            core.abort(request_id)
+
+    def _finish(self, request_id: RequestId, num_tokens: int) -> Output | None:
+        outputs = [core.finish(request_id, num_tokens) for core in self._cores]
+        return next((output for output in outputs if output is not None), None)
 
     def _run_errand(self, work: Callable[[], object], future: asyncio.Future[Any]) -> None:
         try:

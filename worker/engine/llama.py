@@ -16,16 +16,18 @@ from worker.engine.batch import Chunk, KvOp
 from worker.engine.errors import BadModel, LoadFailed
 from worker.engine.llama_context import LlamaContext
 from worker.engine.llama_model import LlamaModel
-from worker.engine.llama_params import ContextShape, default_flash_attn
+from worker.engine.llama_params import ContextShape, default_flash_attn, lone_params
 
 
 class LlamaBackend:
     """A loaded model with the context that all its slots share."""
 
-    def __init__(self, model: LlamaModel, context: LlamaContext) -> None:
+    def __init__(self, model: LlamaModel, context: LlamaContext, *, fixed_threads: int | None = None) -> None:
         options, uses_gpu = model.options, model.choice.uses_gpu
         self.model = model
         self.context = context
+        self._fixed_threads = fixed_threads
+        self._is_guest = False
         self.vocabulary = model.vocabulary
         self.max_rows = context.shape.max_rows
         self.uses_gpu = uses_gpu
@@ -102,12 +104,22 @@ class LlamaBackend:
 
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on."""
-        self.context.set_threads(num_threads)
+        self.context.set_threads(self._fixed_threads or num_threads)
+
+    def lone(self, max_rows: int) -> LlamaBackend:
+        """Return a backend for one sequence on these weights, which must outlive it. Raises: BadModel, OutOfMemory."""
+        flash_attn, num_threads = lone_params(self.model.options, self.model.choice)
+        shape = ContextShape(1, self.model.options.context, max_rows, max_outputs=1)
+        context = LlamaContext(self.model, shape, num_threads=num_threads or 1, flash_attn=flash_attn)
+        backend = LlamaBackend(self.model, context, fixed_threads=num_threads)
+        backend._is_guest = True
+        return backend
 
     def close(self) -> None:
         """Free the context and the weights; the backend must not be used afterwards."""
         self.context.close()
-        self.model.close()
+        if not self._is_guest:
+            self.model.close()
 
 
 def shape_of(options: EngineOptions) -> ContextShape:

@@ -64,8 +64,7 @@ class LlamaContext:
         """Perform one KV operation; False if this kind of memory cannot do it."""
         match op:
             case Clear(seq_id):
-                _check_seq(seq_id)
-                return bool(lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1))
+                return self._clear(seq_id)
             case Trim(seq_id, num_tokens):
                 _check_seq(seq_id)
                 return bool(lib.llama_memory_seq_rm(self._memory, seq_id, num_tokens, -1))
@@ -81,6 +80,13 @@ class LlamaContext:
             case Forget(blob_id):
                 self._blobs.pop(blob_id, None)
                 return True
+
+    def _clear(self, seq_id: int) -> bool:
+        _check_seq(seq_id)
+        if self.shape.num_slots == 1:  # the next sequence finds the cells as the first one did
+            lib.llama_memory_clear(self._memory, False)
+            return True
+        return bool(lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1))
 
     def _save(self, seq_id: int, blob_id: int) -> bool:
         """Copy a sequence to host memory.
@@ -124,8 +130,8 @@ class LlamaContext:
         Raises: KvCacheFull, ForwardAborted, InvalidBatch, BackendFailed. Source: llama.h, llama_decode.
         """
         self._check(chunks)
-        num_outputs = self._batch.fill(chunks)
         self._flag[0] = b"\0"
+        num_outputs = self._batch.fill(chunks)
         code = lib.llama_decode(self._context, self._batch.struct)
         match code:
             case 0:

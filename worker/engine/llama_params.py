@@ -228,3 +228,14 @@ def default_flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
     if options.flash_attn != "auto" or choice.uses_gpu:
         return options.flash_attn
     return "auto" if options.cache_type_v not in {"f32", "f16", "bf16"} else "off"
+
+
+def lone_params(options: EngineOptions, choice: DeviceChoice) -> tuple[str, int | None]:
+    """Return flash attention and, if it must not vary, the threads of a context whose results can be repeated.
+
+    Without flash attention the number of CPU threads changes no result. With it, from some hundred tokens on, a row
+    is summed up in as many parts as there are threads.
+    """
+    if not choice.uses_gpu and options.cache_type_v in {"f32", "f16", "bf16"}:
+        return "off", None
+    return options.flash_attn, options.threads or 1

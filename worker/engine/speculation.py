@@ -61,7 +61,8 @@ def guess_lengths(
 ) -> list[int]:
     """Return how many guesses each candidate takes into a pass of `num_rows` other rows: the fastest choice.
 
-    `num_tokens` is what the other rows are expected to bring: one token each unless guesses are among them. At most `max_guesses` in all, and a pass of at most `max_seconds`. `seconds_per_guess` is what making one costs.
+    At most `max_guesses` in all, and a pass of at most `max_seconds`. `num_tokens` is what the other rows are
+    expected to bring: one token each unless guesses are among them. `seconds_per_guess` is what making one costs.
     """
     lengths = [0] * len(candidates)
     plain_s = costs.estimate(num_rows)

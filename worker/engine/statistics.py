@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -117,3 +118,21 @@ class Statistics:
             "inter_token_seconds": self._inter_token.report(),
             "batch_rows": self._batch_rows.report(),
         }
+
+
+def total(reports: Sequence[Statistics]) -> EngineCounters:
+    """Return the counters of several cores as one."""
+    counters = [statistics.counters() for statistics in reports]
+    names = [field.name for field in dataclasses.fields(EngineCounters)]
+    return EngineCounters(**{name: sum(getattr(one, name) for one in counters) for name in names})
+
+
+def merged(reports: Sequence[Statistics]) -> dict[str, Histogram]:
+    """Return the histograms of several cores as one: all have the same names and bounds."""
+    first, *others = (statistics.histograms() for statistics in reports)
+    for other in others:
+        for name, histogram in other.items():
+            mine = first[name]
+            counts = tuple(map(sum, zip(mine.counts, histogram.counts, strict=True)))
+            first[name] = Histogram(mine.bounds, counts, mine.total + histogram.total)
+    return first

@@ -55,6 +55,9 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
             "'logit_bias' maps token 5 to 101, but it must be a number from -100 to 100, or false.",
         ),
         ("stream_options", 1, "'stream_options' is 1, but it must be an object."),
+        ("reproducible", "yes", "'reproducible' is \"yes\", but it must be true or false."),
+        ("itl_target_ms", 0, "'itl_target_ms' is 0, but it must be a number greater than 0."),
+        ("itl_target_ms", "50", "'itl_target_ms' is \"50\", but it must be a number greater than 0."),
     ],
 )
 def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(name: str, value: object, sentence: str) -> None:

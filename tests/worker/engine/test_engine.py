@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.fakes.backend import FakeBackend
 from worker.contract import EngineOptions
+from worker.engine.batch import Chunk
 from worker.engine.engine import Engine
-from worker.engine.errors import EngineStopped
+from worker.engine.errors import EngineStopped, ForwardAborted
 from worker.engine.request import GenerationRequest, Output
 
 
@@ -47,6 +50,49 @@ async def test_errands_and_answers_take_turns(engine: Engine) -> None:
     await asyncio.wait_for(ended.wait(), 30)
     assert results == list(range(50))
     assert outputs
+
+
+class Stuck(FakeBackend):
+    """Every pass lasts until it is interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_running = threading.Event()
+        self.may_end = threading.Event()
+
+    def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
+        self.is_running.set()
+        if self.may_end.wait(30):
+            self.may_end.clear()
+            raise ForwardAborted
+        raise AssertionError("nobody interrupted the pass")
+
+    def interrupt(self) -> None:
+        self.may_end.set()
+
+
+async def test_pass_for_requests_that_are_all_gone_is_broken_off() -> None:
+    backend = Stuck()
+    engine = Engine(backend, EngineOptions(context=128))
+    engine.start()
+    first = engine.submit(GenerationRequest((1, 2, 3), 5), lambda _: None)
+    await asyncio.to_thread(backend.is_running.wait, 30)
+    second = engine.submit(GenerationRequest((4, 5, 6), 5), lambda _: None)
+    engine.abort(second)
+    assert not backend.may_end.is_set(), "the first request still wants this pass"
+    engine.abort(first)
+    await asyncio.wait_for(engine.call(lambda: None), 20)
+    assert engine.snapshot().counters.failed_steps == 0
+    engine.stop()
+
+
+async def test_stop_does_not_wait_for_the_end_of_a_pass() -> None:
+    backend = Stuck()
+    engine = Engine(backend, EngineOptions(context=128))
+    engine.start()
+    engine.submit(GenerationRequest((1, 2, 3), 5), lambda _: None)
+    await asyncio.to_thread(backend.is_running.wait, 30)
+    await asyncio.wait_for(asyncio.to_thread(engine.stop), 20)
 
 
 async def test_errand_that_waits_when_the_engine_stops_is_told(engine: Engine) -> None:

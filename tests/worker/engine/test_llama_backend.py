@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from tests.support.plain_llama import plain_greedy
 from tests.support.tiny_gguf import TinyModel, write_not_gguf, write_tiny_gemma, write_tiny_llama, write_truncated
 from worker.contract import EngineOptions
 from worker.engine.batch import Chunk, Clear, Forget, Restore, Save, Share, Trim
-from worker.engine.errors import BadModel, InvalidBatch, KvCacheFull, OutOfMemory
+from worker.engine.errors import BadModel, ForwardAborted, InvalidBatch, KvCacheFull, OutOfMemory
 from worker.engine.llama import LlamaBackend
+from worker.engine.llama_batch import LlamaBatch
 from worker.engine.request import RequestId
 
 CONTEXT = 64
@@ -135,6 +136,7 @@ resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 from worker.contract import EngineOptions
 from worker.engine.errors import LoadFailed
 from worker.engine.llama import LlamaBackend
+from worker.engine.llama_batch import LlamaBatch
 try:
     LlamaBackend.load({str(tmp_path / "wide.gguf")!r}, EngineOptions(context=1_000_000, slots=4))
 except LoadFailed as error:
@@ -230,6 +232,24 @@ def test_batch_that_would_end_the_process_is_refused_before_llama_cpp_sees_it(
     assert backend.num_cached(1) == len(PROMPT)
     backend.apply(Clear(1))
     np.testing.assert_allclose(logits_after(backend, PROMPT, seq_id=1), before, atol=1e-4)
+
+
+def test_interrupted_pass_is_rolled_back_and_the_next_one_goes_through(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits_after(backend, [1, 2, 3])
+    fill = LlamaBatch.fill
+
+    def interrupt_meanwhile(batch: LlamaBatch, chunks: Sequence[Chunk]) -> int:
+        backend.interrupt()
+        return fill(batch, chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaBatch, "fill", interrupt_meanwhile)
+        with pytest.raises(ForwardAborted):
+            backend.forward([chunk([4, 5], start=3), chunk([7, 8], seq_id=1)])
+    assert (backend.num_cached(0), backend.num_cached(1)) == (3, 0)
+    assert np.isfinite(logits_after(backend, [4, 5], start=3)).all()
 
 
 def test_gap_in_a_sequence_is_refused_and_changes_nothing(backend: LlamaBackend) -> None:
