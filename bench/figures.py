@@ -52,10 +52,13 @@ ITSELF = ""
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What our figure, divided by another one's, must reach: at least it where more is better, at most it elsewhere."""
+    """What our figure, divided by another one's, must reach: at least it where more is better, at most it elsewhere.
+
+    Without a bound there is only something to aim for.
+    """
 
     figure: str
-    bound: float
+    bound: float | None
     against: str = BEST
     aim: float | None = None
 

@@ -1,146 +1,285 @@
-"""What is measured: each scenario drives one running server and returns figures.
+"""What is driven: each scenario sends its requests to one running server and returns figures.
 
-Every figure says in `UNITS` what it is and whether more or less is better.
+Raises RuntimeError when the server does not do what the scenario needs; must not know what a figure has to reach.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import statistics
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 
+from bench.client import Answer, tokens_per_second
+from bench.figures import Figure, Kind
+from bench.floor import Floor, distinct_tokens
+from bench.models import token_ids
 from bench.servers import Running
+from bench.texts import copying_prompt, words
 
-WORDS = tuple(
-    """
-river stone window garden letter silver morning market castle thunder paper candle bridge forest music winter
-harbour pencil mirror orange engine valley story feather copper village shadow island button crystal
-""".split()  # noqa: SIM905 - a list of quoted words is harder to read
-)
+Scenario = Callable[[Running], Awaitable[list[Figure]]]
 
+CHANCE = {"temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "seed": 1}
+"""Usual sampling. Greedy answers of models this small turn in circles, which speculation would profit from."""
+NO_TOP_K = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "seed": 1}
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured number."""
-
-    name: str
-    value: float
-    unit: str
-    is_more_better: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A row of the table: what the servers must be able to do, and how it is driven."""
-
-    name: str
-    slots: int
-    context: int
-    run: Callable[[Running], Awaitable[list[Figure]]]
-    kv_tokens: int | None = None
+TIME = "all answered after"
+BOUND = "time, of what the distinct tokens need"
+COMPUTED = "prompt tokens computed"
+OF_FLOOR = "prompt tokens computed, of the floor"
+LOADED = "PSS after load"
+WORKED = "PSS after the requests"
+SPEED = "generation"
+GAP = "largest gap of the streams"
+FIRST = "first token of the long prompt"
+COMPLETED = "completed"
+OF_SEQUENTIAL = "time, of one after the other"
+FREED_PREFILL = "freed after a cancel in prefill"
+FREED_GENERATION = "freed after a cancel in generation"
+OUR_COMPUTED = 'corral_prompt_tokens_total{model="m",source="computed"}'
+OUTSIDE = "share of a step outside the forward pass"
 
 
-def words(count: int, seed: int) -> str:
-    """Return so many words of text that differ by seed."""
-    generator = random.Random(seed)
-    return " ".join(generator.choice(WORDS) for _ in range(count))
-
-
-def steady(streams: int) -> Callable[[Running], Awaitable[list[Figure]]]:
-    """Generation alone: every stream 128 tokens after a short prompt of its own."""
+def steady(streams: int, max_tokens: int, start: int = 0) -> Scenario:
+    """Generation alone: every stream so many tokens after a short prompt of its own."""
 
     async def run(server: Running) -> list[Figure]:
-        answers = await server.client.together([words(8, i) for i in range(streams)], 128)
-        begin = max(answer.arrivals_s[0] for answer in answers)
-        end = min(answer.ended_s for answer in answers)
-        tokens = sum(sum(begin < at <= end for at in answer.arrivals_s) for answer in answers)
-        return [Figure("generation", tokens / (end - begin), "tok/s", is_more_better=True)]
+        prompts = [words(8, start + i) for i in range(streams)]
+        return [_speed(await server.client.together(prompts, max_tokens, **CHANCE))]
 
     return run
 
 
-async def common_prefix(server: Running) -> list[Figure]:
-    """24 requests at once with one system prompt of about 700 tokens and tails of their own."""
-    system = words(700, 1)
-    started_s = time.monotonic()
-    answers = await server.client.together([f"{system}\n{words(37, 100 + i)}" for i in range(24)], 16)
-    failed = [answer.error for answer in answers if answer.error]
-    computed = sum(answer.num_prompt - answer.num_cached for answer in answers)
-    return [
-        Figure("all answered after", time.monotonic() - started_s, "s", is_more_better=False),
-        Figure("prompt tokens computed", computed, "tokens", is_more_better=False),
-        Figure("failed", len(failed), "requests", is_more_better=False),
-    ]
+def common_prefix(requests: int = 24, prefix: int = 700, *, is_whole: bool = True) -> Scenario:
+    """So many requests at once with one system prompt and tails of their own; the whole row also looks at memory."""
 
-
-async def long_prompt_beside(server: Running) -> list[Figure]:
-    """A prompt of about 2,500 tokens arrives beside four running streams."""
-    streams = [asyncio.create_task(server.client.complete(words(8, i), 400)) for i in range(4)]
-    await asyncio.sleep(2.0)
-    long = await server.client.complete(words(2500, 9), 4)
-    answers = await asyncio.gather(*streams)
-    window = (long.started_s - 0.2, long.started_s + long.first_s + 0.2)
-    gap = max(answer.largest_gap_s(*window) for answer in answers)
-    return [
-        Figure("largest gap of the streams", gap, "s", is_more_better=False),
-        Figure("first token of the long prompt", long.first_s, "s", is_more_better=False),
-    ]
-
-
-async def conversations(server: Running) -> list[Figure]:
-    """Eight conversations of four turns with one system prompt over four slots."""
-    system = words(500, 2)
-    histories = [f"{system}\nConversation {i}: {words(12, 200 + i)}\n" for i in range(8)]
-    computed = 0
-    for turn in range(4):
-        answers = await server.client.together(histories, 16)
-        computed += sum(answer.num_prompt - answer.num_cached for answer in answers)
-        histories = [
-            f"{history}{answer.text}\n{words(12, 300 + 10 * turn + i)}\n"
-            for i, (history, answer) in enumerate(zip(histories, answers, strict=True))
+    async def run(server: Running) -> list[Figure]:
+        before, computed_before = server.pss_bytes(), await _computed_before(server)
+        prompts = [f"{words(prefix, 1)}\n{words(37, 100 + i)}" for i in range(requests)]
+        started_s = time.monotonic()
+        answers = _unbroken(await server.client.together(prompts, 16))
+        seconds = time.monotonic() - started_s
+        figures = [Figure(TIME, seconds, "s", is_more_better=False)]
+        if not is_whole:
+            return figures
+        figures += [
+            Figure(COMPUTED, await _computed(server, answers, computed_before), "tokens", is_more_better=False),
+            Figure(LOADED, before / 1e6, "MB", is_more_better=False),
+            Figure(WORKED, server.pss_bytes() / 1e6, "MB", is_more_better=False),
         ]
-    return [Figure("prompt tokens computed", computed, "tokens", is_more_better=False)]
+        if server.kind is Kind.OURS:
+            num_prompt = distinct_tokens([token_ids(server.model_path, prompt) for prompt in prompts])
+            bound_s = await _bound_s(server, num_prompt, sum(answer.num_generated for answer in answers))
+            figures.append(Figure(BOUND, seconds / bound_s, "x", is_more_better=False))
+        return figures
+
+    return run
+
+
+async def _bound_s(server: Running, num_prompt: int, num_generated: int) -> float:
+    """Return what so many tokens take at the speeds of prefill alone and of eight streams, measured now."""
+    alone = await server.client.complete(words(700, 3), 1)
+    streams = await server.client.together([words(8, 900 + i) for i in range(8)], 32)
+    return num_prompt * alone.first_s / alone.num_prompt + num_generated / tokens_per_second(streams)
+
+
+def long_prompt(num_words: int = 2500, streams: int = 4) -> Scenario:
+    """A long prompt arrives beside running streams, which are given up once it has answered."""
+
+    async def run(server: Running) -> list[Figure]:
+        answers = [Answer() for _ in range(streams)]
+        tasks = [
+            asyncio.create_task(server.client.complete(words(8, i), 1500, into=answer, **CHANCE))
+            for i, answer in enumerate(answers)
+        ]
+        try:
+            await _until(lambda: all(len(answer.arrivals_s) >= 16 for answer in answers), tasks)
+            long = _unbroken([await server.client.complete(words(num_words, 9), 4)])[0]
+            await asyncio.sleep(0.3)
+            if any(task.done() for task in tasks):
+                raise RuntimeError("a stream ended before the long prompt had answered")
+        finally:
+            await _give_up(tasks)
+        window = (long.started_s - 0.2, long.started_s + long.first_s + 0.2)
+        gap = max(answer.largest_gap_s(*window) for answer in answers)
+        return [
+            Figure(GAP, gap, "s", is_more_better=False),
+            Figure(FIRST, long.first_s, "s", is_more_better=False),
+        ]
+
+    return run
+
+
+def conversations(*, has_branch: bool) -> Scenario:
+    """Eight conversations of four turns with one system prompt; with a branch each then goes back to its second turn."""
+
+    async def run(server: Running) -> list[Figure]:
+        floor, before = Floor(), await _computed_before(server)
+        everything: list[Answer] = []
+        system = words(500, 2)
+        histories = [f"{system}\nConversation {i}: {words(12, 200 + i)}\n" for i in range(8)]
+        forks = histories
+        for turn in range(5 if has_branch else 4):
+            answers = _unbroken(await server.client.together(histories, 16))
+            everything += answers
+            _count(server, floor, histories, answers)
+            if turn == 1:
+                forks = histories
+            bases = forks if turn == 3 else [f"{h}{a.text}" for h, a in zip(histories, answers, strict=True)]
+            histories = [f"{base}\n{words(12, 300 + 10 * turn + i)}\n" for i, base in enumerate(bases)]
+        computed = await _computed(server, everything, before)
+        return [
+            Figure(COMPUTED, computed, "tokens", is_more_better=False),
+            Figure(OF_FLOOR, computed / floor.num_tokens, "x", is_more_better=False),
+        ]
+
+    return run
+
+
+def _count(server: Running, floor: Floor, prompts: Sequence[str], answers: Sequence[Answer]) -> None:
+    """Add one round of requests, which run together, to the floor."""
+    tokens = [token_ids(server.model_path, prompt) for prompt in prompts]
+    for prompt in tokens:
+        floor.add_prompt(prompt)
+    for text, prompt, answer in zip(prompts, tokens, answers, strict=True):
+        whole = token_ids(server.model_path, text + answer.text)
+        floor.add_answer(prompt, whole[len(prompt) :])
 
 
 async def too_much_for_the_cache(server: Running) -> list[Figure]:
-    """Requests that together need more KV cells than there are."""
+    """Requests that together need more KV cells than there are, at once and then one after the other."""
     started_s = time.monotonic()
-    answers = await server.client.together([words(230, 400 + i) for i in range(4)], 400)
-    done = sum(answer.error is None and answer.num_generated == 400 for answer in answers)
+    answers = await server.client.together([words(230, 400 + i) for i in range(4)], 320)
+    seconds = time.monotonic() - started_s
+    done = sum(answer.error is None and answer.num_generated == 320 for answer in answers)
+    figures = [Figure(COMPLETED, done, "of 4", is_more_better=True)]
+    if server.kind is Kind.OURS:
+        started_s = time.monotonic()
+        for i in range(4):
+            _unbroken([await server.client.complete(words(230, 410 + i), 320)])
+        figures.append(Figure(OF_SEQUENTIAL, seconds / (time.monotonic() - started_s), "x", is_more_better=False))
+    return figures
+
+
+def sampling_without_top_k(streams: int = 8, max_tokens: int = 32) -> Scenario:
+    """Streams whose sampler has to look at the whole vocabulary."""
+
+    async def run(server: Running) -> list[Figure]:
+        prompts = [words(8, 500 + i) for i in range(streams)]
+        return [_speed(await server.client.together(prompts, max_tokens, **NO_TOP_K))]
+
+    return run
+
+
+def copying(max_tokens: int = 192) -> Scenario:
+    """One stream that copies from its prompt, greedily."""
+
+    async def run(server: Running) -> list[Figure]:
+        return [_speed([await server.client.complete(copying_prompt(), max_tokens)])]
+
+    return run
+
+
+def not_copying(max_tokens: int = 192) -> Scenario:
+    """One stream of chance, in which there is nothing to guess."""
+
+    async def run(server: Running) -> list[Figure]:
+        fields = CHANCE | {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        return [_speed([await server.client.complete(words(64, 700), max_tokens, **fields)])]
+
+    return run
+
+
+async def cancelling(server: Running) -> list[Figure]:
+    """The only slot is taken; its client leaves, and the next one's first token is awaited."""
+    usual = statistics.median([await _tiny_s(server, 800 + i) for i in range(3)])
+    prefill = [await _after_cancel_s(server, words(2500, 810), 0, 820)]
+    generation = [await _after_cancel_s(server, words(8, 830 + i), 8, 840 + i) for i in range(5)]
     return [
-        Figure("completed", done, "of 4", is_more_better=True),
-        Figure("after", time.monotonic() - started_s, "s", is_more_better=False),
+        Figure(FREED_PREFILL, max(0.0, statistics.median(prefill) - usual), "s", is_more_better=False),
+        Figure(FREED_GENERATION, max(0.0, statistics.median(generation) - usual), "s", is_more_better=False),
     ]
 
 
-async def sampling_without_top_k(server: Running) -> list[Figure]:
-    """Eight streams whose sampler has to look at the whole vocabulary."""
-    fields = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "seed": 1}
-    answers = await server.client.together([words(8, 500 + i) for i in range(8)], 64, **fields)
-    begin = max(answer.arrivals_s[0] for answer in answers)
-    end = min(answer.ended_s for answer in answers)
-    tokens = sum(sum(begin < at <= end for at in answer.arrivals_s) for answer in answers)
-    return [Figure("generation", tokens / (end - begin), "tok/s", is_more_better=True)]
+async def _after_cancel_s(server: Running, prompt: str, num_pieces: int, seed: int) -> float:
+    """Return the time to the next client's first token, when this one leaves after so many pieces, or in its prefill."""
+    answer = Answer()
+    task = asyncio.create_task(server.client.complete(prompt, 1000, into=answer))
+    if num_pieces:
+        await _until(lambda: len(answer.arrivals_s) >= num_pieces, [task])
+    else:
+        await asyncio.sleep(0.3)
+        if answer.arrivals_s:
+            raise RuntimeError("the long prompt was computed before it could be cancelled")
+    leaving = asyncio.create_task(_give_up([task]))
+    seconds = await _tiny_s(server, seed)
+    await leaving
+    return seconds
 
 
-async def memory(server: Running) -> list[Figure]:
-    """Proportional memory after the load and after work."""
-    before = server.pss_bytes()
-    await common_prefix(server)
+async def _tiny_s(server: Running, seed: int) -> float:
+    return _unbroken([await server.client.complete(words(4, seed), 2)])[0].first_s
+
+
+async def outside_the_pass(server: Running) -> list[Figure]:
+    """How much of the engine's time eight streams spend around the forward passes."""
+    before = await server.counters()
+    answers = _unbroken(await server.client.together([words(8, i) for i in range(8)], 128, **CHANCE))
+    after = await server.counters()
+    step, forward, passes = (
+        after[name] - before.get(name, 0.0)
+        for name in (
+            'corral_step_seconds_total{model="m"}',
+            'corral_forward_seconds_total{model="m"}',
+            'corral_forward_total{model="m"}',
+        )
+    )
     return [
-        Figure("PSS after load", before / 1e6, "MB", is_more_better=False),
-        Figure("PSS after 24 requests", server.pss_bytes() / 1e6, "MB", is_more_better=False),
+        Figure(OUTSIDE, 100 * (step - forward) / step, "%", is_more_better=False),
+        Figure("time of a step", 1e3 * step / passes, "ms", is_more_better=False),
+        _speed(answers),
     ]
 
 
-SCENARIOS = (
-    *(Scenario(f"steady generation, {n} streams", n, 2048, steady(n)) for n in (1, 4, 8, 16)),
-    Scenario("24 requests with a common prefix, 8 slots", 8, 2048, common_prefix),
-    Scenario("long prompt beside 4 streams", 5, 4096, long_prompt_beside),
-    Scenario("8 conversations of 4 turns, 4 slots", 4, 2048, conversations),
-    Scenario("more than the KV cache holds", 4, 2048, too_much_for_the_cache, kv_tokens=2048),
-    Scenario("sampling without top-k, 8 streams", 8, 2048, sampling_without_top_k),
-    Scenario("memory, 8 slots of 2048", 8, 2048, memory),
-)
+# --- pieces of scenarios ----------------------------------------------------------------------------------
+
+
+def _speed(answers: Sequence[Answer]) -> Figure:
+    return Figure(SPEED, tokens_per_second(answers), "tok/s", is_more_better=True)
+
+
+def _unbroken(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Return the answers. Raises: RuntimeError when one of them failed."""
+    errors = [answer.error for answer in answers if answer.error]
+    if errors:
+        raise RuntimeError(f"{len(errors)} of {len(answers)} requests failed: {errors[0]}")
+    return answers
+
+
+async def _computed_before(server: Running) -> float:
+    return (await server.counters()).get(OUR_COMPUTED, 0.0) if server.kind is Kind.OURS else 0.0
+
+
+async def _computed(server: Running, answers: Sequence[Answer], before: float) -> float:
+    """Return how many prompt tokens were computed: of ours what the engine has counted, of others what they tell clients.
+
+    The engine's own count has in it what was computed twice, after making room for others.
+    """
+    if server.kind is Kind.OURS:
+        return (await server.counters())[OUR_COMPUTED] - before
+    return sum(answer.num_prompt - answer.num_cached for answer in answers)
+
+
+async def _until(is_true: Callable[[], bool], tasks: Sequence[asyncio.Task[Answer]]) -> None:
+    """Wait for the condition. Raises: RuntimeError when a stream ends first."""
+    while not is_true():
+        if any(task.done() for task in tasks):
+            raise RuntimeError("a stream ended too early")
+        await asyncio.sleep(0.002)
+
+
+async def _give_up(tasks: Sequence[asyncio.Task[Answer]]) -> None:
+    """Close the connections of running requests."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -28,6 +28,7 @@ import yaml
 from bench.client import Client
 from bench.figures import Contestant, Kind
 from router.catalog_parser import read_catalog
+from router.cores import count_cores
 
 START_TIMEOUT_S = 120.0
 SEEN_WITHIN_S = 1.3
@@ -93,7 +94,7 @@ class Programs:
 def find_programs() -> Programs:
     """Return what there is to compare with."""
     example = os.environ.get("LLAMA_CPP_PYTHON_SERVER")
-    return Programs(_find_llama_server(), Path(example) if example else None, len(os.sched_getaffinity(0)))
+    return Programs(_find_llama_server(), Path(example) if example else None, count_cores())
 
 
 def _find_llama_server() -> Path | None:

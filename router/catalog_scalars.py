@@ -87,7 +87,7 @@ def _unquote(node: YamlNode) -> str:
     return "; remove the quotes" if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", node.value) is not None else ""
 
 
-def read_text(kind: Text, node: YamlNode) -> str:
+def read_string(kind: Text, node: YamlNode) -> str:
     """Return the text. Raises: Wrong."""
     if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
         is_value = isinstance(node, YamlScalar) and node.value is not None

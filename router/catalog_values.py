@@ -51,7 +51,7 @@ from router.catalog_scalars import (
     read_choice,
     read_number,
     read_secretive,
-    read_text,
+    read_string,
     read_whole,
     resolve_path,
     short_text,
@@ -102,7 +102,7 @@ def _read(kind: Kind, node: YamlNode, where: str, findings: Findings) -> Any:  #
                 return node.value
             raise Wrong(f"must be true or false, without quotes, not {shown(node)}")
         case Text():
-            return read_text(kind, node)
+            return read_string(kind, node)
         case Choice():
             return read_choice(kind, node)
         case Texts():
@@ -130,7 +130,7 @@ def _read(kind: Kind, node: YamlNode, where: str, findings: Findings) -> Any:  #
                 node, VARIABLE_PATTERN, "the name of an environment variable, for example MY_APP_KEY; not a key itself"
             )
         case FilePath():
-            return resolve_path(read_text(Text(4096), node), findings.base_dir)
+            return resolve_path(read_string(Text(4096), node), findings.base_dir)
         case _:
             assert_never(kind)
 
@@ -151,7 +151,7 @@ def _texts(kind: Texts, node: YamlNode, where: str, findings: Findings) -> tuple
     texts: list[str] = []
     for number, item in enumerate(node.items):
         try:
-            text = read_text(Text(), item)
+            text = read_string(Text(), item)
             if kind.allowed and text not in kind.allowed:
                 raise Wrong(f"must be one of {', '.join(kind.allowed)}, not {shown(item)}")
             texts.append(text)
@@ -272,7 +272,7 @@ def _loras(node: YamlNode, where: str, findings: Findings) -> tuple[Found, ...]:
                 adapters.append(Found(spec, found["model"].where, found["model"].place))
         else:
             try:
-                adapters.append(Found(LoraSpec(name, read_text(Text(), value)), path, value.place))
+                adapters.append(Found(LoraSpec(name, read_string(Text(), value)), path, value.place))
             except Wrong:
                 message = f"must be the adapter's file or a map `{{model: FILE.gguf, scale: 1.0}}`, not {shown(value)}"
                 findings.add(path, value.place, message)

@@ -4,8 +4,8 @@ Owns its file, process, status link and HTTP session, and turns what happens to 
 when a worker starts or stops (`fleet.py` does), nor know other workers. Whatever happens, a run emits exactly one
 `WorkerExited`, and nothing after it.
 
-    find or fetch the files -> read their headers -> spawn -> WorkerStarted -> WorkerProgressed ... -> WorkerReady -> ...
-                                                                                            -> WorkerExited
+    find or fetch files -> read their headers -> spawn -> WorkerStarted -> WorkerProgressed ... -> WorkerReady -> ...
+                                                                                        -> WorkerExited
 """
 
 from __future__ import annotations

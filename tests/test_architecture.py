@@ -50,7 +50,7 @@ WORKER_LAYERS = {
         api.body api.logprobs api.openai_reply api.params api.ports api.prompt api.refusals api.usage
         chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
         chat.sandbox chat.template chat.text_operations
-        engine.admission engine.budget engine.cost engine.detokenizer engine.guessing engine.kv_ledger engine.kv_store
+        engine.adapters engine.admission engine.budget engine.cost engine.detokenizer engine.guessing engine.kv_ledger engine.kv_store
         engine.ngram engine.prefix_cache engine.recovery engine.sampler engine.scheduler engine.sequence engine.slot
         engine.slot_table engine.speculation engine.statistics
     """,

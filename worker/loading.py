@@ -14,7 +14,7 @@ from worker.contract import LaunchSpec
 
 if TYPE_CHECKING:
     from worker.chat.template import ChatTemplate
-    from worker.engine.llama import LlamaBackend
+    from worker.engine.llama import EncoderBackend, LlamaBackend
 
 OnProgress = Callable[[float], bool]
 
@@ -23,7 +23,7 @@ OnProgress = Callable[[float], bool]
 class Loaded:
     """A model in memory, with its first pass done."""
 
-    backend: LlamaBackend
+    backend: LlamaBackend | EncoderBackend
     template: ChatTemplate | None
     template_problem: str | None
     template_source: str
@@ -36,7 +36,7 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
 
     Raises: LoadFailed with llama.cpp's own reason; MemoryError.
     """
-    from worker.engine.llama import LlamaBackend
+    from worker.engine.llama import load_backend
 
     started_at_s = read_at_s = time.monotonic()
 
@@ -45,7 +45,7 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         read_at_s = time.monotonic()
         return on_progress(fraction)
 
-    backend = LlamaBackend.load(spec.model_path, spec.engine, num_threads=spec.num_threads, on_progress=report)
+    backend = load_backend(spec.model_path, spec.engine, num_threads=spec.num_threads, on_progress=report)
     loaded_at_s = time.monotonic()
     seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
     source = spec.chat_template or backend.vocabulary.chat_template or ""
@@ -53,7 +53,7 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
     return Loaded(backend, template, problem, source, {name: round(s, 4) for name, s in seconds.items()})
 
 
-def _compile_template(source: str, backend: LlamaBackend) -> tuple[ChatTemplate | None, str | None]:
+def _compile_template(source: str, backend: LlamaBackend | EncoderBackend) -> tuple[ChatTemplate | None, str | None]:
     """Return the template, or why it cannot be used: a broken one harms chat alone, not completions."""
     from worker.chat.template import ChatTemplate, TemplateError
 

@@ -1,13 +1,14 @@
 """A backend without a model: it keeps its own map of the KV cells and predicts from what is really in them.
 
-The next token is a hash of the tokens found in the sequence's cells, so a cell that is shared, kept or dropped
-wrongly changes the output. It refuses what llama.cpp refuses: gaps, sequence ids beyond the limit, more rows
-than free cells.
+The next token is a hash of the tokens found in the sequence's cells and of the adapters with which they were computed,
+so a cell that is shared, kept or dropped wrongly, or computed with another request's adapters, changes the output. It
+refuses what llama.cpp refuses: gaps, sequence ids beyond the limit, more rows than free cells.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
 from worker.engine.errors import BackendFailed, ForwardAborted, InvalidBatch, KvCacheFull
+from worker.engine.request import AdapterSet
 
 END = 0
 """The end token of the fake vocabulary."""
@@ -27,11 +29,18 @@ def next_token(prefix: Sequence[int], num_vocab: int) -> int:
     return int.from_bytes(digest, "little") % num_vocab
 
 
-def expected_answer(prompt: Sequence[int], max_tokens: int, num_vocab: int, context: int) -> list[int]:
+def computed_with(token: int, adapters: AdapterSet) -> int:
+    """Return what a cell holds of `token` when it was computed with these adapters."""
+    return token + (zlib.crc32(repr(adapters).encode()) << 20) if adapters else token
+
+
+def expected_answer(
+    prompt: Sequence[int], max_tokens: int, num_vocab: int, context: int, adapters: AdapterSet = ()
+) -> list[int]:
     """Return the answer of a lone greedy request."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < context:
-        token = next_token(tokens, num_vocab)
+        token = next_token([computed_with(one, adapters) for one in tokens], num_vocab)
         if token == END:
             break
         tokens.append(token)
@@ -91,6 +100,9 @@ class FakeBackend:
         )
         self.num_slots = num_slots
         self.passes: list[tuple[int, ...]] = []
+        self.adapters: AdapterSet = ()
+        self.turns: list[AdapterSet] = []
+        """Adapters of the passes, one entry for each change."""
         self.failures: list[int] = []
         """Codes that the next passes fail with, 0 = this one succeeds."""
         self.poisoned_token: int | None = None
@@ -141,6 +153,11 @@ class FakeBackend:
                 del self.blobs[blob_id]
         return True
 
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        assert adapters != self.adapters, "a change that changes nothing"
+        self.adapters = adapters
+        self.turns.append(adapters)
+
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
         code = self.failures.pop(0) if self.failures else 0
         num_rows = sum(len(chunk.tokens) for chunk in chunks)
@@ -163,7 +180,7 @@ class FakeBackend:
             if code < -1 and index == 1:
                 raise BackendFailed(code)  # the first chunk has been stored by then
             for left, token in zip(range(len(chunk.tokens), 0, -1), chunk.tokens, strict=True):
-                self._store(chunk.seq_id, int(token))
+                self._store(chunk.seq_id, computed_with(int(token), self.adapters))
                 if left <= chunk.num_outputs:
                     rows.append(self._logits(chunk.seq_id))
         if code < -1:
@@ -183,8 +200,8 @@ class FakeBackend:
     def lone(self, max_rows: int) -> FakeBackend:
         if self.lone_error is not None:
             raise self.lone_error
-        facts = self.facts
-        self.lones.append(FakeBackend(num_vocab=facts.num_vocab, num_slots=1, context=facts.context, can_share=False))
+        num_vocab, context = self.facts.num_vocab, self.facts.context
+        self.lones.append(FakeBackend(num_vocab=num_vocab, num_slots=1, context=context, can_share=self.can_share))
         return self.lones[-1]
 
     def close(self) -> None:

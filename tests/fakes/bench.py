@@ -10,7 +10,7 @@ from worker.contract import SlotState
 from worker.engine.budget import SchedulerOptions
 from worker.engine.core import EngineCore
 from worker.engine.guessing import Guessing
-from worker.engine.request import GenerationRequest, Output, RequestId, SamplingParams
+from worker.engine.request import AdapterSet, GenerationRequest, Output, RequestId, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -65,9 +65,9 @@ class Bench:
     def states(self) -> list[SlotState]:
         return [slot.state for slot in self.core.scheduler.slots]
 
-    def expected(self, prompt: list[int], max_tokens: int = 8) -> list[int]:
+    def expected(self, prompt: list[int], max_tokens: int = 8, adapters: AdapterSet = ()) -> list[int]:
         facts = self.backend.facts
-        return expected_answer(prompt, max_tokens, facts.num_vocab, facts.context)
+        return expected_answer(prompt, max_tokens, facts.num_vocab, facts.context, adapters)
 
 
 def prompt_of(length: int, start: int = 1) -> list[int]:

@@ -100,6 +100,14 @@ class ModelFacts:
     device: str
     gpu_layers: int = 0
     total_layers: int = 0
+    can_generate: bool = True
+    """False for encoders: they make vectors or scores of texts, and nothing else."""
+    pooling: str = ""
+    """What is made of a text: `mean`, `cls`, `last` for vectors, `rank` for scores."""
+    embedding_size: int = 0
+    """Numbers in a vector."""
+    embedding_context: int = 0
+    """Tokens of the longest text that can be embedded or ranked."""
 
 
 @dataclass(frozen=True, slots=True)

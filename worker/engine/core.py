@@ -18,7 +18,7 @@ from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
 from worker.engine.errors import ForwardAborted, ForwardError, InvalidBatch, KvCacheFull
 from worker.engine.guessing import DraftModel, Guessing
-from worker.engine.request import GenerationRequest, Output, Pick, RequestId
+from worker.engine.request import AdapterSet, GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
@@ -56,6 +56,10 @@ class Backend(Protocol):
 
     def apply(self, op: KvOp) -> bool:
         """Perform one KV operation; False if this memory cannot."""
+        ...
+
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Have these adapters in force from the next pass on. Raises: InvalidBatch for one that is not there."""
         ...
 
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[float32]:
@@ -105,6 +109,7 @@ class EngineCore:
         self.guessing = Guessing(options.max_guesses_each, options.max_guesses, draft_model)
         self._num_vocab = backend.facts.num_vocab
         self._num_failures = 0
+        self._adapters: AdapterSet = ()
         self._in_pass: frozenset[RequestId] = frozenset()
         """Requests with rows in the pass that runs now."""
         self._is_interrupted = False
@@ -185,6 +190,10 @@ class EngineCore:
         started_s = self._clock()
         self._in_pass = frozenset(chunk.request_id for chunk in plan.chunks)
         try:
+            is_change = plan.adapters != self._adapters
+            if is_change:
+                self.backend.use_adapters(plan.adapters)
+                self._adapters = plan.adapters
             logits = self.backend.forward(plan.chunks)
         except ForwardError as error:
             if isinstance(error, ForwardAborted) and self._is_interrupted:
@@ -202,7 +211,8 @@ class EngineCore:
             self._is_interrupted = False
         self._num_failures = 0
         seconds = self._clock() - started_s
-        self.costs.observe(plan.num_rows, seconds)
+        if not is_change:  # else the time holds more than the pass
+            self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
         return Sampled(tuple(self._picks(plan, logits)))
 

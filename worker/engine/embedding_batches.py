@@ -41,7 +41,7 @@ class DocumentLine:
         self._waiting.pop(request, None)
 
     def take(self, max_tokens: int) -> list[Place]:
-        """Return the texts of the next pass: at least one, and together at most `max_tokens` unless one alone is longer.
+        """Return the texts of the next pass: at least one, and at most `max_tokens` in all unless one alone is longer.
 
         Every request gives one text in its turn, its longest one that still fits, until nothing fits. The next pass
         begins with the request after the one that began here, so nobody waits for a long request to end.
@@ -62,13 +62,11 @@ class DocumentLine:
                 room -= length
                 if not self._waiting[request]:
                     giving.remove(request)
-        self._turn()
+        if self._waiting:  # whoever has begun stands last now
+            first = next(iter(self._waiting))
+            self._waiting[first] = self._waiting.pop(first)
+            self._waiting = {request: texts for request, texts in self._waiting.items() if texts}
         return taken
-
-    def _turn(self) -> None:
-        """Put the first request last, and forget those that have nothing left."""
-        left = [(request, texts) for request, texts in self._waiting.items() if texts]
-        self._waiting = dict(left[1:] + left[:1] if next(iter(self._waiting)) == left[0][0] else left) if left else {}
 
 
 def _longest_within(texts: list[tuple[int, int]], room: int) -> int | None:

@@ -155,6 +155,11 @@ class Engine:
         self._wake.set()
         return future
 
+    @property
+    def is_generating(self) -> bool:
+        """Whether any request runs or waits for a slot."""
+        return bool(self._sinks)
+
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on, at most what the options allow."""
         self._num_threads = self._bounded(num_threads)

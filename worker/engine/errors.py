@@ -3,6 +3,7 @@
     EngineError
     ├── LoadFailed
     │   ├── BadModel          the file or the options must change
+    │   │   └── NoKvCache     it cannot generate
     │   └── OutOfMemory       weights or KV did not fit
     ├── EngineStopped         submitted after the end
     └── ForwardError          a llama_decode return code
@@ -27,6 +28,10 @@ class LoadFailed(EngineError):
 
 class BadModel(LoadFailed):
     """Loading again will not help until the file or the options change."""
+
+
+class NoKvCache(BadModel):
+    """The model keeps nothing between passes, so it cannot generate text."""
 
 
 class OutOfMemory(LoadFailed):

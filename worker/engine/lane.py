@@ -65,7 +65,8 @@ class Lane:
 
 
 def lane_options(main: Backend, options: EngineOptions) -> SchedulerOptions:
-    """Return options under which nothing is shared, kept, guessed or adapted to what passes cost."""
+    """Return options under which nothing is kept, guessed or adapted to what passes cost; with one slot nothing is
+    shared either."""
     rows = GPU_ROWS if main.facts.gpu_layers > 0 else CPU_ROWS
     rows = max(2, min(rows, options.batch_size, options.ubatch_size))
     return SchedulerOptions(
@@ -77,5 +78,5 @@ def lane_options(main: Backend, options: EngineOptions) -> SchedulerOptions:
         rows_beside=rows,
         fixed_rows=rows,
         end_tokens=main.vocabulary.eog,
-        can_share=False,
+        can_share=main.can_share,
     )

@@ -1,4 +1,4 @@
-"""What the engine runs on: a loaded model with the context that all slots share.
+"""What the engine runs on: a loaded model, with the context that all slots share if it generates text.
 
 The one door between the engine and the `llama_*` modules. Must not decide anything: it does what a plan says.
 """
@@ -13,17 +13,45 @@ from llama_cpp import llama_cpp as lib
 
 from worker.contract import EngineOptions, ModelFacts
 from worker.engine.batch import Chunk, KvOp
-from worker.engine.errors import BadModel, LoadFailed
+from worker.engine.errors import BadModel, InvalidBatch, LoadFailed, NoKvCache
 from worker.engine.llama_context import LlamaContext
 from worker.engine.llama_model import LlamaModel
 from worker.engine.llama_params import ContextShape, default_flash_attn, lone_params
+from worker.engine.llama_pooling import PooledContext
+from worker.engine.pooling import PoolingShape
+from worker.engine.request import AdapterSet
+
+OnProgress = Callable[[float], bool]
+
+
+def load_backend(
+    path: str, options: EngineOptions, *, num_threads: int = 1, on_progress: OnProgress | None = None
+) -> LlamaBackend | EncoderBackend:
+    """Return the backend of whatever kind of model the file holds, with its weights in memory and its first pass done.
+
+    `on_progress` gets the fraction read and returns False to give up. Raises: BadModel, OutOfMemory.
+    """
+    model = LlamaModel.load(path, options, on_progress)
+    try:
+        if model.is_encoder:
+            return EncoderBackend(model, num_threads=num_threads)
+        try:
+            return LlamaBackend.on(model, num_threads=num_threads)
+        except NoKvCache:
+            if model.declared_pooling in {None, "0"}:
+                raise
+            model.is_encoder = True  # its file does not say so, but it pools rows and keeps none
+            return EncoderBackend(model, num_threads=num_threads)
+    except LoadFailed:
+        model.close()
+        raise
 
 
 class LlamaBackend:
     """A loaded model with the context that all its slots share."""
 
     def __init__(self, model: LlamaModel, context: LlamaContext, *, fixed_threads: int | None = None) -> None:
-        options, uses_gpu = model.options, model.choice.uses_gpu
+        uses_gpu = model.choice.uses_gpu
         self.model = model
         self.context = context
         self._fixed_threads = fixed_threads
@@ -31,21 +59,8 @@ class LlamaBackend:
         self.vocabulary = model.vocabulary
         self.max_rows = context.shape.max_rows
         self.uses_gpu = uses_gpu
-        num_layers = lib.llama_model_n_layer(model.handle) + 1
-        self.facts = ModelFacts(
-            context=options.context,
-            slots=options.slots,
-            kv_cells=options.num_kv_cells,
-            trained_context=lib.llama_model_n_ctx_train(model.handle),
-            num_params=lib.llama_model_n_params(model.handle),
-            size_bytes=lib.llama_model_size(model.handle),
-            num_vocab=model.num_vocab,
-            description=model.description,
-            has_chat_template=model.vocabulary.chat_template is not None,
-            device=model.choice.label,
-            gpu_layers=_gpu_layers(options.gpu_layers, num_layers) if uses_gpu else 0,
-            total_layers=num_layers,
-        )
+        self.pooled = PooledContext(model)
+        self.facts = _facts(model, self.pooled.shape)
 
     @classmethod
     def load(
@@ -54,21 +69,28 @@ class LlamaBackend:
         options: EngineOptions,
         *,
         num_threads: int = 1,
-        on_progress: Callable[[float], bool] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> LlamaBackend:
-        """Return the backend with its weights in memory and its first pass done.
+        """Return the backend of a model that generates, as `load_backend` does.
 
-        `on_progress` gets the fraction read and returns False to give up. Raises: BadModel, OutOfMemory.
+        Raises: BadModel, OutOfMemory.
         """
         model = LlamaModel.load(path, options, on_progress)
         try:
-            if not model.can_generate:
-                raise BadModel("this model cannot generate text; encoder models are not supported yet")
-            flash_attn = default_flash_attn(options, model.choice)
-            context = LlamaContext(model, shape_of(options), num_threads=num_threads, flash_attn=flash_attn)
+            return cls.on(model, num_threads=num_threads)
         except LoadFailed:
             model.close()
             raise
+
+    @classmethod
+    def on(cls, model: LlamaModel, *, num_threads: int) -> LlamaBackend:
+        """Return the backend on loaded weights. Raises: BadModel, OutOfMemory."""
+        if not model.can_generate:
+            raise BadModel("this model reads with an encoder and writes with a decoder; such models are not supported")
+        options = model.options
+        model.load_adapters()
+        flash_attn = default_flash_attn(options, model.choice)
+        context = LlamaContext(model, shape_of(options), num_threads=num_threads, flash_attn=flash_attn)
         return cls(model, context)
 
     @property
@@ -90,6 +112,10 @@ class LlamaBackend:
         """Perform one KV operation; False if this kind of memory cannot do it."""
         return self.context.apply(op)
 
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Have these adapters in force from the next pass on: see `LlamaContext.use_adapters`."""
+        self.context.use_adapters(adapters)
+
     def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
         """Return the logits of the rows that wanted them: see `LlamaContext.forward`."""
         return self.context.forward(chunks)
@@ -105,21 +131,95 @@ class LlamaBackend:
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on."""
         self.context.set_threads(self._fixed_threads or num_threads)
+        self.pooled.set_threads(num_threads)
 
     def lone(self, max_rows: int) -> LlamaBackend:
         """Return a backend for one sequence on these weights, which must outlive it. Raises: BadModel, OutOfMemory."""
         flash_attn, num_threads = lone_params(self.model.options, self.model.choice)
-        shape = ContextShape(1, self.model.options.context, max_rows, max_outputs=1)
+        shape = ContextShape(1, self.model.options.context, max_rows, max_outputs=1, is_lone=True)
         context = LlamaContext(self.model, shape, num_threads=num_threads or 1, flash_attn=flash_attn)
         backend = LlamaBackend(self.model, context, fixed_threads=num_threads)
         backend._is_guest = True
         return backend
 
     def close(self) -> None:
-        """Free the context and the weights; the backend must not be used afterwards."""
+        """Free the contexts and the weights; the backend must not be used afterwards."""
+        self.pooled.close()
         self.context.close()
         if not self._is_guest:
             self.model.close()
+
+
+class EncoderBackend:
+    """A loaded model that makes vectors or scores of texts: it has pooled passes and no slots that could run."""
+
+    can_share = False
+    bytes_per_token = 0
+
+    def __init__(self, model: LlamaModel, *, num_threads: int) -> None:
+        """Raises: BadModel, OutOfMemory."""
+        self.model = model
+        self.vocabulary = model.vocabulary
+        self.uses_gpu = model.choice.uses_gpu
+        self.pooled = PooledContext(model, num_threads=num_threads)
+        self.facts = _facts(model, self.pooled.shape)
+        self.pooled.warm_up()
+
+    def apply(self, op: KvOp) -> bool:
+        """There is no KV cache."""
+        return False
+
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Raises: InvalidBatch."""
+        raise InvalidBatch("adapters are for generated text")
+
+    def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
+        """Raises: InvalidBatch."""
+        raise InvalidBatch("an encoder generates nothing")
+
+    def interrupt(self) -> None:
+        """Passes are short and are not interrupted."""
+
+    def num_cached(self, seq_id: int) -> int:
+        """Return 0: nothing is kept between passes."""
+        return 0
+
+    def set_threads(self, num_threads: int) -> None:
+        """Use so many CPU threads from the next pass on."""
+        self.pooled.set_threads(num_threads)
+
+    def lone(self, max_rows: int) -> EncoderBackend:
+        """Raises: BadModel."""
+        raise BadModel("an encoder generates nothing")
+
+    def close(self) -> None:
+        """Free the context and the weights; the backend must not be used afterwards."""
+        self.pooled.close()
+        self.model.close()
+
+
+def _facts(model: LlamaModel, pooled: PoolingShape) -> ModelFacts:
+    """Return what loading has shown."""
+    options, is_encoder = model.options, model.is_encoder
+    num_layers = lib.llama_model_n_layer(model.handle) + 1
+    return ModelFacts(
+        context=pooled.max_document if is_encoder else options.context,
+        slots=options.slots,
+        kv_cells=0 if is_encoder else options.num_kv_cells,
+        trained_context=lib.llama_model_n_ctx_train(model.handle),
+        num_params=lib.llama_model_n_params(model.handle),
+        size_bytes=lib.llama_model_size(model.handle),
+        num_vocab=model.num_vocab,
+        description=model.description,
+        has_chat_template=model.vocabulary.chat_template is not None,
+        device=model.choice.label,
+        gpu_layers=_gpu_layers(options.gpu_layers, num_layers) if model.choice.uses_gpu else 0,
+        total_layers=num_layers,
+        can_generate=not is_encoder,
+        pooling=pooled.pooling.value,
+        embedding_size=lib.llama_model_n_embd_out(model.handle),
+        embedding_context=pooled.max_document,
+    )
 
 
 def shape_of(options: EngineOptions) -> ContextShape:

@@ -15,13 +15,21 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as lib
 
 from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
-from worker.engine.errors import BackendFailed, BadModel, ForwardAborted, InvalidBatch, KvCacheFull, OutOfMemory
+from worker.engine.errors import (
+    BackendFailed,
+    BadModel,
+    ForwardAborted,
+    InvalidBatch,
+    KvCacheFull,
+    NoKvCache,
+    OutOfMemory,
+)
 from worker.engine.kv_store import MAX_SEQ_IDS
 from worker.engine.llama_batch import LlamaBatch
 from worker.engine.llama_log import capture_log, load_error
 from worker.engine.llama_model import LlamaModel
 from worker.engine.llama_params import ContextShape, context_params
-from worker.engine.request import RequestId
+from worker.engine.request import AdapterSet, RequestId
 
 _is_set = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
 """The abort callback: the length of a string of one byte or none. Called for every node of every graph by
@@ -45,11 +53,12 @@ class LlamaContext:
         self._memory = lib.llama_get_memory(context)
         if not self._memory:
             self.close()
-            raise BadModel("this model has no KV cache and cannot generate text; it is not supported yet")
+            raise NoKvCache("this model has no KV cache and cannot generate text, nor does its file say how it embeds")
         self._scratch_id = shape.num_slots
         self._blobs: dict[int, npt.NDArray[np.uint8]] = {}
         self._batch = LlamaBatch(max(2, shape.max_rows))  # the first pass has two rows
         self._max_position = lib.llama_n_ctx(context)
+        self._adapters: AdapterSet = ()
         self._flag = ctypes.create_string_buffer(2)
         if not model.choice.uses_gpu:  # other backends do not look at it
             lib.llama_set_abort_callback(context, _is_set, ctypes.cast(self._flag, ctypes.c_void_p))
@@ -83,7 +92,7 @@ class LlamaContext:
 
     def _clear(self, seq_id: int) -> bool:
         _check_seq(seq_id)
-        if self.shape.num_slots == 1:  # the next sequence finds the cells as the first one did
+        if self.shape.is_lone:  # the next sequence finds the cells as the first one did
             lib.llama_memory_clear(self._memory, False)
             return True
         return bool(lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1))
@@ -120,6 +129,23 @@ class LlamaContext:
             return True
         lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
         return False
+
+    # --- adapters ---------------------------------------------------------------------------------------
+
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Have these adapters in force from the next pass on, which then takes longer: its graph is planned anew.
+
+        Raises: InvalidBatch for an adapter that is not there.
+        """
+        if adapters == self._adapters:
+            return
+        known = self._model.adapters
+        if not all(0 <= index < len(known) for index, _ in adapters):
+            raise InvalidBatch(f"adapters {adapters} are not among the {len(known)} of the model")
+        handles = (lib.llama_adapter_lora_p_ctypes * len(adapters))(*(known[index] for index, _ in adapters))
+        scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in adapters))
+        lib.llama_set_adapters_lora(self._context, handles, len(adapters), scales)
+        self._adapters = adapters
 
     # --- forward passes ---------------------------------------------------------------------------------
 
@@ -200,10 +226,12 @@ class LlamaContext:
     def _warm_up(self) -> bool:
         """Touch all weights once, so that the first request does not pay for it; return whether prefixes can be shared.
 
-        Tried on a sequence of two tokens, not believed from names. Raises: BadModel when the pass fails.
+        Tried on a sequence of two tokens, not believed from names. With all adapters at once, so that one that cannot
+        be computed shows itself now and not beside other requests. Raises: BadModel when the pass fails.
         """
         model = self._model
         token = model.vocabulary.bos if model.vocabulary.bos is not None else 0
+        self.use_adapters(tuple((index, 1.0) for index in range(len(model.adapters))))
         lib.llama_set_warmup(self._context, True)
         self._batch.fill([Chunk(0, RequestId(-1), np.full(2, token, dtype=np.int32), 0, num_outputs=1)])
         code = lib.llama_decode(self._context, self._batch.struct)
@@ -217,6 +245,7 @@ class LlamaContext:
         if can_share:
             self.bytes_per_token = max(0, two_tokens - lib.llama_state_seq_get_size(self._context, 0))
         lib.llama_memory_clear(self._memory, True)
+        self.use_adapters(())
         if lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle):
             return False
         return can_share and (lib.llama_model_n_swa(model.handle) == 0 or model.options.swa_full)

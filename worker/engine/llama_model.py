@@ -6,12 +6,14 @@ One of the `llama*` modules that may import llama_cpp. Must not know contexts.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_cpp import llama_cpp as lib
 
-from worker.contract import EngineOptions
+from worker.contract import EngineOptions, LoraFile
+from worker.engine.errors import BadModel
 from worker.engine.llama_log import capture_log, load_error
 from worker.engine.llama_params import DeviceChoice, choose_devices, model_params
 from worker.engine.llama_vocabulary import LlamaVocabulary
@@ -25,8 +27,17 @@ class LlamaModel:
         self.options = options
         self.choice = choice
         self._keep = keep
+        self.adapters: tuple[Any, ...] = ()
+        """Handles of the LoRA adapters, in the order of the options; none before `load_adapters`."""
         self.vocabulary = LlamaVocabulary(handle)
         self.num_vocab = self.vocabulary.num_vocab
+        architecture = self.metadata("general.architecture") or ""
+        self.declared_pooling = self.metadata(f"{architecture}.pooling_type")
+        """How the file wants rows of a text to be pooled: a number of llama.h, "0" = not at all; None = unsaid."""
+        self.is_encoder = self.metadata(
+            f"{architecture}.attention.causal"
+        ) == "false" or not lib.llama_model_has_decoder(handle)
+        """Whether every row sees the whole text: such a model embeds texts and generates none."""
 
     @classmethod
     def load(cls, path: str, options: EngineOptions, on_progress: Callable[[float], bool] | None = None) -> LlamaModel:
@@ -47,10 +58,34 @@ class LlamaModel:
             raise load_error(lines, "llama.cpp could not load the file")
         return cls(handle, options, choice, keep)
 
+    def load_adapters(self) -> None:
+        """The LoRA adapters of the options are in memory.
+
+        Called before a context is made, which reserves nodes of its graphs for them. Raises: BadModel, OutOfMemory.
+        Source: llama-context.cpp, graph_max_nodes.
+        """
+        self.adapters = tuple(self._load_adapter(lora) for lora in self.options.loras)
+
+    def _load_adapter(self, lora: LoraFile) -> Any:
+        lines = capture_log()
+        adapter = lib.llama_adapter_lora_init(self.handle, os.fsencode(lora.path))
+        what = f"LoRA adapter `{lora.name}` ({lora.path})"
+        if not adapter:
+            raise load_error(lines, f"{what} cannot be used with this model")
+        if lib.llama_adapter_get_alora_n_invocation_tokens(adapter):
+            raise BadModel(f"{what} is an activated LoRA (aLoRA), which is not supported yet")
+        return adapter
+
     @property
     def can_generate(self) -> bool:
         """Whether it is a decoder without an encoder in front."""
         return bool(lib.llama_model_has_decoder(self.handle)) and not lib.llama_model_has_encoder(self.handle)
+
+    def metadata(self, key: str) -> str | None:
+        """Return the value of a key of the file as text; None if it has none."""
+        buffer = ctypes.create_string_buffer(256)
+        length = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if length >= 0 else None
 
     @property
     def description(self) -> str:
@@ -60,5 +95,8 @@ class LlamaModel:
         return buffer.value.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Free the weights; all contexts on them are closed before."""
+        """Free the weights and with them the adapters; all contexts on them are closed before.
+
+        Source: llama-model.cpp, ~llama_model.
+        """
         lib.llama_model_free(self.handle)

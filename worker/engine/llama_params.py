@@ -185,6 +185,8 @@ class ContextShape:
     """Of one forward pass."""
     max_outputs: int
     """Rows of one forward pass that have logits."""
+    is_lone: bool = False
+    """Whether there is never more than one sequence, and no holder: then clearing it makes all cells as new."""
 
 
 def context_params(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as lib
 
 from worker.engine.batch import Chunk
-from worker.engine.errors import BackendFailed, InvalidBatch, OutOfMemory
+from worker.engine.errors import BackendFailed, BadModel, InvalidBatch, OutOfMemory
 from worker.engine.llama_batch import LlamaBatch
 from worker.engine.llama_log import capture_log, load_error
 from worker.engine.llama_model import LlamaModel
@@ -42,7 +42,7 @@ class PooledContext:
         self._num_threads = num_threads
         self._context: Any = None
         self._memory: Any = None
-        self._batch = LlamaBatch(0)
+        self._batch = LlamaBatch(self.shape.max_rows)
 
     def open(self) -> None:
         """The context exists. Raises: BadModel, OutOfMemory. Idempotent."""
@@ -64,7 +64,15 @@ class PooledContext:
             raise load_error(lines, "llama.cpp could not make a context for embeddings", default=OutOfMemory)
         self._context = context
         self._memory = lib.llama_get_memory(context)
-        self._batch = LlamaBatch(shape.max_rows)
+
+    def warm_up(self) -> None:
+        """Touch all weights once, so that the first request does not pay for it. Raises: LoadFailed."""
+        token = self._model.vocabulary.bos if self._model.vocabulary.bos is not None else 0
+        try:
+            self.forward([Piece(np.full(2, token, dtype=np.int32))])
+        except BackendFailed as error:
+            self.close()
+            raise BadModel(f"llama.cpp could not run a first pass (code {error.code})") from None
 
     def forward(self, pieces: Sequence[Piece], *, is_last: bool = True) -> npt.NDArray[np.float32]:
         """Return a vector of each text, or its scores.

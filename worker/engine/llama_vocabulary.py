@@ -33,6 +33,8 @@ class LlamaVocabulary:
         self.add_eos: bool = lib.llama_vocab_get_add_eos(self._vocab)
         self.bos: int | None = _token(lib.llama_vocab_bos(self._vocab))
         self.eos: int | None = _token(lib.llama_vocab_eos(self._vocab))
+        self.sep: int | None = _token(lib.llama_vocab_sep(self._vocab))
+        self.add_sep: bool = lib.llama_vocab_get_add_sep(self._vocab)
         self.eog = frozenset(token for token in range(self.num_vocab) if lib.llama_vocab_is_eog(self._vocab, token))
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
 
@@ -59,6 +61,12 @@ class LlamaVocabulary:
     def chat_template(self) -> str | None:
         """Source of the file's chat template."""
         source = lib.llama_model_chat_template(self._model, None)
+        return source.decode("utf-8", "replace") if source else None
+
+    @cached_property
+    def rerank_template(self) -> str | None:
+        """The file's prompt for a question and a document, with `{query}` and `{document}` in it."""
+        source = lib.llama_model_chat_template(self._model, b"rerank")
         return source.decode("utf-8", "replace") if source else None
 
     @cached_property

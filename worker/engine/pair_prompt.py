@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 from worker.engine.vocabulary import Vocabulary
 
@@ -56,3 +57,29 @@ def _parts(template: str, texts: dict[str, str]) -> Iterable[tuple[str, bool]]:
         text = template[start:end] if is_own else texts[found[number // 2][1]]
         if text:
             yield text, is_own
+
+
+class PairVocabulary(Vocabulary, Protocol):
+    """A tokenizer that knows how texts are put together."""
+
+    eos: int | None
+    sep: int | None
+    add_eos: bool
+    add_sep: bool
+    rerank_template: str | None
+
+
+def pair_prompt(vocabulary: PairVocabulary) -> PairPrompt:
+    """Return how this model reads a question and a document."""
+    end = _if(vocabulary.add_eos, vocabulary.eos if vocabulary.eos is not None else vocabulary.sep)
+    return PairPrompt(
+        vocabulary,
+        template=vocabulary.rerank_template,
+        begin=_if(vocabulary.add_bos, vocabulary.bos),
+        between=end + _if(vocabulary.add_sep, vocabulary.sep),
+        end=end,
+    )
+
+
+def _if(is_added: bool, token: int | None) -> tuple[int, ...]:
+    return (token,) if is_added and token is not None else ()

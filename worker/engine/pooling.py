@@ -14,8 +14,9 @@ import numpy.typing as npt
 MAX_UNDECLARED_TOKENS = 2048
 """Longest text of a model that was not made for embeddings: its second context stays small beside the first one."""
 MAX_DOCUMENTS = 64
-"""Texts of one pass; each is a sequence. More would not fill a pass better, and recurrent models keep a state of each."""
+"""Texts of one pass; each is a sequence. More would hardly fill a pass better."""
 MAX_RECURRENT_DOCUMENTS = 8
+"""The same for recurrent models, which keep a state of each."""
 CPU_ROWS = 512
 GPU_ROWS = 2048
 """Rows of a usual pass. More do not make a CPU faster, and all texts of a pass pay for each other: attention is

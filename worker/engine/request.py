@@ -5,6 +5,7 @@ Plain frozen data; must not know text, JSON or llama.cpp.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
@@ -27,23 +28,84 @@ class Pick:
     """The most likely tokens with theirs, best first."""
 
 
+class SamplerKind(StrEnum):
+    """The samplers, by llama-server's names."""
+
+    PENALTIES = "penalties"
+    DRY = "dry"
+    TOP_N_SIGMA = "top_n_sigma"
+    TOP_K = "top_k"
+    TYPICAL_P = "typ_p"
+    TOP_P = "top_p"
+    MIN_P = "min_p"
+    XTC = "xtc"
+    TEMPERATURE = "temperature"
+    ADAPTIVE_P = "adaptive_p"
+    """Draws the token itself: it always comes last, wherever it stands."""
+
+
+DEFAULT_SAMPLERS = (
+    SamplerKind.PENALTIES,
+    SamplerKind.DRY,
+    SamplerKind.TOP_N_SIGMA,
+    SamplerKind.TOP_K,
+    SamplerKind.TYPICAL_P,
+    SamplerKind.TOP_P,
+    SamplerKind.MIN_P,
+    SamplerKind.XTC,
+    SamplerKind.TEMPERATURE,
+)
+
+Breakers = Mapping[int, tuple[tuple[int, ...], ...]]
+"""Where DRY's repetitions end: a token, and what may follow it to make it a breaker; `()` if it is one alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to pick a token from a row of logits. Defaults are llama-server's."""
 
     temperature: float = 0.8
     """0 = greedy."""
+    dynatemp_range: float = 0.0
+    """The temperature lies within so much of `temperature`, by the entropy; 0 = off."""
+    dynatemp_exponent: float = 1.0
     top_k: int = 40
     """0 = off."""
     top_p: float = 0.95
     min_p: float = 0.05
+    typical_p: float = 1.0
+    """1 = off."""
+    top_n_sigma: float = -1.0
+    """0 or less = off."""
+    xtc_probability: float = 0.0
+    """0 = off."""
+    xtc_threshold: float = 0.1
+    """More than 0.5 = off."""
+    min_keep: int = 0
+    """So many tokens are left by typical-p, top-p, min-p and XTC, if there are so many."""
+    dry_multiplier: float = 0.0
+    """0 = off."""
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    """Tokens that DRY looks back on; 0 = none, -1 = the whole context."""
+    dry_breakers: Breakers = field(default_factory=dict, hash=False)
+    mirostat: int = 0
+    """1 or 2: temperature, then this version of Mirostat, and no other sampler. 0 = off."""
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    """Less than 0 = off, and so is a chain without this sampler."""
+    adaptive_decay: float = 0.9
+    samplers: tuple[SamplerKind, ...] = DEFAULT_SAMPLERS
+    """Which samplers work, and in which order."""
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     """Tokens that the penalties look back on; 0 = none, -1 = the whole context."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, added logit); -inf bans a token."""
+    """(token id, added logit); -inf bans a token. Comes before all samplers."""
     ignore_eos: bool = False
     """End tokens are never sampled."""
     seed: int = 0

@@ -15,6 +15,7 @@ from collections.abc import Sequence as Sequence_
 import numpy as np
 
 from worker.contract import SlotReport, SlotState
+from worker.engine.adapters import AdapterTurns
 from worker.engine.admission import admission_order, has_leader, prefill_order
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, prefill_rows
@@ -29,7 +30,7 @@ Guesses = Mapping[RequestId, TokenArray]
 NO_GUESSES: Guesses = {}
 _NOTHING: TokenArray = np.empty(0, dtype=np.int32)
 
-CANNOT_REPEAT = "a failed pass has stored a part of its rows, so that this answer would not be reproducible; ask again"
+CANNOT_REPEAT = "a pass has failed in a way after which this answer would not be reproducible; ask again"
 
 
 class Scheduler:
@@ -43,6 +44,7 @@ class Scheduler:
         self._is_admission_due = False
         """Whether anything has happened since the last look that could let a waiting sequence in."""
         self._recovery = Recovery(options.max_rows)
+        self._turns = AdapterTurns()
         self.num_parked = 0
         """How often a running sequence had to make room for others."""
 
@@ -97,9 +99,10 @@ class Scheduler:
     def generating(self) -> list[tuple[int, Sequence]]:
         """Return (slot id, sequence) of all running sequences if all of them generate, else nothing.
 
-        Beside a prefill no guesses are wanted: its rows need the time.
+        Beside a prefill no guesses are wanted: its rows need the time. Other adapters than those in use do not count.
         """
-        running = [(slot.id, slot.sequence) for slot in self.slots if slot.sequence is not None]
+        every = [(slot.id, slot.sequence) for slot in self.slots if slot.sequence is not None]
+        running = [(slot_id, one) for slot_id, one in every if one.request.adapters == self._turns.current]
         return [] if any(sequence.is_prefilling for _, sequence in running) else running
 
     def plan(self, now_s: float, costs: CostTable, guesses: Guesses = NO_GUESSES) -> StepPlan:
@@ -108,7 +111,7 @@ class Scheduler:
         self.slots.demote_idle(now_s)
         chunks = self._choose_chunks(now_s, costs, guesses)
         chunks = self._make_room(chunks, now_s)
-        return StepPlan(self.kv.take_ops(), tuple(chunks))
+        return StepPlan(self.kv.take_ops(), tuple(chunks), self._turns.current)
 
     def _admit(self, now_s: float) -> None:
         """Give free slots to waiting sequences: by priority, then age. Followers of a leader are passed over."""
@@ -128,15 +131,16 @@ class Scheduler:
             self.slots.start(sequence, match, now_s)
 
     def _choose_chunks(self, now_s: float, costs: CostTable, guesses: Guesses) -> list[Chunk]:
-        """Return all generating rows, then prefill chunks within the row budget."""
-        running = self._recovery.admit(self.slots.running)
+        """Return all generating rows, then prefill chunks within the row budget; of one group of equal adapters."""
+        running = self._turns.choose(self._recovery.admit(self.slots.running), now_s)
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
         if not prefilling:
             return self._with_guesses(generating, guesses)
         chunks = [self.slots.of(sequence).next_chunk(1) for sequence in generating]
-        most = prefill_rows(self.options, costs, [sequence.request for sequence in generating])
+        kept_waiting = [one.request for one in self.slots.running if not one.is_prefilling]  # of other groups, too
+        most = prefill_rows(self.options, costs, kept_waiting)
         budget = min(self._recovery.max_rows - len(generating), most)
         for sequence in prefilling:
             num_rows = min(sequence.num_pending, budget)
@@ -242,12 +246,16 @@ class Scheduler:
             case -1:
                 return self._isolate_invalid(plan, now_s)
             case _:
-                num_cached = failed.num_cached or {}
-                self.slots.resync(num_cached)
-                if self.options.fixed_rows is None:
-                    return []
-                cut = [chunk for chunk in plan.chunks if num_cached.get(chunk.seq_id, chunk.start) != chunk.start]
-                return [self._fail(chunk.request_id, CANNOT_REPEAT, now_s) for chunk in cut]
+                self.slots.resync(failed.num_cached or {})
+                unlike = [chunk for chunk in plan.chunks if not self._can_repeat(chunk)]
+                return [self._fail(chunk.request_id, CANNOT_REPEAT, now_s) for chunk in unlike]
+
+    def _can_repeat(self, chunk: Chunk) -> bool:
+        """Whether the sequence of a failed chunk can go on in passes that are cut as if nothing had failed."""
+        sequence, fixed_rows = self.slots[chunk.seq_id].sequence, self.options.fixed_rows
+        if fixed_rows is None or sequence is None or sequence.num_computed == chunk.start:
+            return True
+        return sequence.num_generated == 0 and sequence.num_computed % fixed_rows == 0
 
     def _recover_from_full(self, plan: StepPlan, now_s: float) -> list[Output]:
         """The pool has fewer usable cells than the ledger believes: holders, chunk size, then a sequence go."""

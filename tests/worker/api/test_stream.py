@@ -235,7 +235,20 @@ async def test_pick_of_a_token_without_text_comes_with_the_next_piece_or_the_end
     run = await play(b"a", [IM_START], b"b", [IM_START], num_logprobs=0)
     assert run.text == f"0<0:a[97];0:b[{IM_START}, 98];0>stop![{IM_START}];done"
     covered = [one["token_ids"] for one in run.resumes]
-    assert covered == [[97], [IM_START, 98], [IM_START]], "what is told is covered, and nothing else"
+    assert covered == [[97], [IM_START, 98], [IM_START]]
+
+
+async def test_a_token_whose_pick_was_not_sent_yet_is_not_covered() -> None:
+    run = Run(FakeEngine(), n=2, num_logprobs=0)
+    task = asyncio.create_task(run.reply.run())
+    await run.engine.submissions(2)
+    run.engine.step({1: [IM_START], 2: b"p"})
+    await settle()
+    assert run.text == "1<1:p[112];"
+    assert run.resumes == [{"choice": 1, "token_ids": [112]}]
+    run.engine.step({1: b"", 2: b""}, finish=STOP)
+    await task
+    assert run.resumes[1:] == [{"choice": 0, "token_ids": [IM_START]}]
 
 
 async def test_picks_of_steps_that_are_sent_as_one_stay_in_order_and_with_their_choice() -> None:

@@ -11,18 +11,21 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.fakes.backend import FakeBackend, next_token
+from tests.fakes.backend import FakeBackend, computed_with, next_token
 from tests.fakes.bench import Bench
 from worker.contract import SlotState
 from worker.engine import kv_store
+from worker.engine.adapters import AdapterTurns
 from worker.engine.batch import TokenArray
 from worker.engine.cost import CostTable
 from worker.engine.guessing import Guessing
-from worker.engine.request import FinishReason, RequestId
+from worker.engine.request import AdapterSet, FinishReason, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
 
 PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2, 6] * 2 + [7] * 20, [])
 """Prompts begin with one of these, so that sharing happens often and at several depths."""
+
+ADAPTERS: tuple[AdapterSet, ...] = ((), (), ((0, 1.0),), ((0, 0.5),), ((0, 1.0), (2, -1.0)))
 
 
 class OftenRight(Guessing):
@@ -40,7 +43,8 @@ class OftenRight(Guessing):
         for _, sequence in generating:
             tokens = sequence.tokens.tolist()
             for _ in range(self._num_guesses):
-                tokens.append(next_token(tokens, self._num_vocab))
+                seen = [computed_with(token, sequence.request.adapters) for token in tokens]
+                tokens.append(next_token(seen, self._num_vocab))
             if len(tokens) % 3 == 0:
                 tokens[-1 - len(tokens) % self._num_guesses] += 1
             guesses[sequence.request_id] = np.array(tokens[sequence.num_tokens :], dtype=np.int32) % self._num_vocab
@@ -52,7 +56,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prompts: dict[RequestId, tuple[list[int], int]] = {}
+        self.prompts: dict[RequestId, tuple[list[int], int, AdapterSet]] = {}
         self.cut_at: dict[RequestId, int] = {}
         self.gone: set[RequestId] = set()
 
@@ -94,16 +98,24 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.integers(0, 1),
         salt=st.sampled_from(["", "", "", "tenant"]),
         cache_prompt=st.sampled_from([True, True, True, False]),
+        adapters=st.sampled_from(ADAPTERS),
     )
     def submit(
-        self, prefix: list[int], tail: list[int], max_tokens: int, priority: int, salt: str, cache_prompt: bool
+        self,
+        prefix: list[int],
+        tail: list[int],
+        max_tokens: int,
+        priority: int,
+        salt: str,
+        cache_prompt: bool,
+        adapters: AdapterSet,
     ) -> None:
         prompt = [*prefix, *tail]
         max_tokens = min(max_tokens, 96 - len(prompt))
         request_id = self.bench.submit(
-            prompt, max_tokens, priority=priority, cache_salt=salt, cache_prompt=cache_prompt
+            prompt, max_tokens, priority=priority, cache_salt=salt, cache_prompt=cache_prompt, adapters=adapters
         )
-        self.prompts[request_id] = (prompt, max_tokens)
+        self.prompts[request_id] = (prompt, max_tokens, adapters)
 
     @rule(steps=st.integers(1, 12))
     def run_steps(self, steps: int) -> None:
@@ -151,17 +163,18 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         self.bench.run(max_steps=6000)
-        for request_id, (prompt, max_tokens) in self.prompts.items():
+        for request_id, (prompt, max_tokens, adapters) in self.prompts.items():
             if request_id in self.gone:
                 continue
             end = self.bench.ends[request_id]
             answer = self.bench.answers[request_id]
             assert end.finish in {FinishReason.STOP, FinishReason.LENGTH}, end
+            expected = self.bench.expected(prompt, max_tokens, adapters)
             if request_id in self.cut_at:
                 answer = answer[: self.cut_at[request_id]]
-                assert answer == self.bench.expected(prompt, max_tokens)[: self.cut_at[request_id]]
+                assert answer == expected[: self.cut_at[request_id]]
             else:
-                assert answer == self.bench.expected(prompt, max_tokens)
+                assert answer == expected
         assert set(self.bench.states()) == {SlotState.IDLE}
         cells = self.bench.core.scheduler.kv_cells()
         self.bench.core.step()
@@ -173,6 +186,7 @@ class EngineMachine(RuleBasedStateMachine):
 SETTINGS = settings(
     max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+QUICK = settings(SETTINGS, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
 
 
 def test_every_answer_is_the_one_it_would_be_alone() -> None:
@@ -186,6 +200,22 @@ def test_the_property_test_notices_a_single_wrongly_shared_cell() -> None:
         found = right(a, b)
         return found + 1 if 8 <= found < min(len(a), len(b)) else found
 
-    quick = settings(SETTINGS, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
     with mock.patch("worker.engine.prefix_cache.common_prefix", one_too_many), pytest.raises(AssertionError):
-        run_state_machine_as_test(EngineMachine, settings=quick)
+        run_state_machine_as_test(EngineMachine, settings=QUICK)
+
+
+def test_the_property_test_notices_cells_of_other_adapters() -> None:
+    salt_alone = property(lambda sequence: sequence.request.cache_salt)
+    with mock.patch.object(TokenSequence, "cache_key", salt_alone), pytest.raises(AssertionError):
+        run_state_machine_as_test(EngineMachine, settings=QUICK)
+
+
+def test_the_property_test_notices_a_pass_with_other_adapters() -> None:
+    right = AdapterTurns.choose
+
+    def everybody(self: AdapterTurns, running: list[TokenSequence], now_s: float) -> list[TokenSequence]:
+        right(self, running, now_s)
+        return running
+
+    with mock.patch.object(AdapterTurns, "choose", everybody), pytest.raises(AssertionError):
+        run_state_machine_as_test(EngineMachine, settings=QUICK)

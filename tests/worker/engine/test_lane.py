@@ -25,9 +25,9 @@ GREEDY = SamplingParams(temperature=0.0)
 class Client:
     """Submits to an engine over a fake backend and collects what comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_share: bool) -> None:
         # A large vocabulary: the fake model ends an answer with one token of it.
-        self.backend = FakeBackend(num_vocab=5000, num_slots=2, context=CONTEXT)
+        self.backend = FakeBackend(num_vocab=5000, num_slots=2, context=CONTEXT, can_share=can_share)
         self.engine = Engine(self.backend, OPTIONS, check_cells=True)
         self.outputs: dict[RequestId, list[Output]] = {}
 
@@ -49,8 +49,13 @@ class Client:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    client = Client()
+def can_share() -> bool:
+    return True
+
+
+@pytest.fixture
+async def client(can_share: bool) -> AsyncIterator[Client]:
+    client = Client(can_share=can_share)
     client.engine.start()
     yield client
     client.engine.stop()
@@ -163,21 +168,25 @@ async def test_pass_that_was_rolled_back_is_repeated_as_it_was(client: Client) -
     await client.answer(client.submit(prompt_of(9), 2))
     (lone,) = client.backend.lones
     lone.passes.clear()
-    lone.failures += [0, 2, 0, 2]
+    lone.failures += [0, 2, -3, 0, 2]
     prompt = prompt_of(2 * CPU_ROWS + 9)
     assert await client.answer(client.submit(prompt, 2)) == expected_answer(prompt, 2, 5000, CONTEXT)
     assert lone.passes == [(CPU_ROWS,), (CPU_ROWS,), (9,), (1,)]
 
 
-async def test_answer_that_could_not_be_computed_as_usual_is_an_error_and_the_next_one_is_right(
-    client: Client,
-) -> None:
+@pytest.mark.parametrize("can_share", [False])
+async def test_memory_that_cannot_be_cut_starts_over_in_a_prompt_but_not_in_an_answer(client: Client) -> None:
     await client.answer(client.submit(prompt_of(9), 2))
-    client.backend.lones[0].failures += [0, -3]  # some rows of the second pass stay in the cache
+    (lone,) = client.backend.lones
+    lone.passes.clear()
+    lone.failures += [0, -3]  # the second pass
     prompt = prompt_of(2 * CPU_ROWS)
-    end = await client.end_of(client.submit(prompt, 2))
+    assert await client.answer(client.submit(prompt, 1)) == expected_answer(prompt, 1, 5000, CONTEXT)
+    assert lone.passes == [(CPU_ROWS,)] * 3
+    lone.failures += [0, 0, 0, -3]  # the second token
+    end = await client.end_of(client.submit(prompt, 4))
     assert (end.finish, end.error) == (FinishReason.ERROR, CANNOT_REPEAT)
-    assert await client.answer(client.submit(prompt, 2)) == expected_answer(prompt, 2, 5000, CONTEXT)
+    assert await client.answer(client.submit(prompt, 4)) == expected_answer(prompt, 4, 5000, CONTEXT)
 
 
 async def test_full_cache_ends_the_request_instead_of_cutting_its_prompt_elsewhere(client: Client) -> None:

@@ -1,0 +1,159 @@
+"""Texts of concurrent requests through common pooled passes, beside running answers.
+
+Lives on the event loop; each pass is one errand of the engine's thread, so that a running answer waits for one pass
+at most between two tokens. Must not decide which texts share a pass (`embedding_batches.py`) nor touch llama.cpp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.engine.embedding_batches import DocumentLine
+from worker.engine.pooling import Piece, PoolingShape
+
+T = TypeVar("T")
+Tokens = npt.NDArray[np.int32]
+Vector = npt.NDArray[np.float32]
+
+TARGET_GAP_S = 0.25
+"""How long a pass beside running answers may take: each of them waits that much longer for its next token."""
+MIN_ROWS = 16
+"""Rows of a pass beside running answers at least: fewer would cost nearly the same time."""
+GUESSED_ROW_S = 0.002
+"""Time of a row before any was measured."""
+
+
+class Errands(Protocol):
+    """What is needed of the engine."""
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether any request is running or waits for a slot."""
+        ...
+
+    def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` on the engine's thread between two passes. Raises: EngineStopped."""
+        ...
+
+
+class PooledPasses(Protocol):
+    """What is needed of the backend; used on the engine's thread alone."""
+
+    @property
+    def shape(self) -> PoolingShape:
+        """What a pass may hold."""
+        ...
+
+    def open(self) -> None:
+        """Passes can be made. Idempotent. Raises: LoadFailed."""
+        ...
+
+    def forward(self, pieces: Sequence[Piece], *, is_last: bool = True) -> Vector:
+        """Return a row of numbers for each piece."""
+        ...
+
+
+@dataclass(slots=True)
+class _Request:
+    documents: Sequence[Tokens]
+    done: asyncio.Future[None]
+    results: dict[int, Vector] = field(default_factory=dict)
+
+
+class Embedder:
+    """Collects texts while a pass runs. All methods are called from the event-loop thread."""
+
+    def __init__(self, engine: Errands, passes: PooledPasses, *, target_gap_s: float | None = None) -> None:
+        self.shape = passes.shape
+        self._engine = engine
+        self._passes = passes
+        self._target_gap_s = target_gap_s or TARGET_GAP_S
+        self._line = DocumentLine(max_documents=self.shape.max_documents)
+        self._requests: dict[int, _Request] = {}
+        self._ids = itertools.count(1)
+        self._working: asyncio.Task[None] | None = None
+        self._row_s = GUESSED_ROW_S
+
+    async def embed(self, documents: Sequence[Sequence[int]]) -> list[Vector]:
+        """Return what is pooled of each text, in their order, not normalised.
+
+        Leaving early takes the texts that have had no pass yet out of the line.
+        Raises: EngineStopped, ForwardError, LoadFailed; ValueError for a text that is empty or too long for this model.
+        """
+        for index, document in enumerate(documents):
+            if not 0 < len(document) <= self.shape.max_document:
+                raise ValueError(f"text {index} has {len(document)} tokens, allowed are 1 to {self.shape.max_document}")
+        if not documents:
+            return []
+        request_id = next(self._ids)
+        arrays = [np.asarray(document, dtype=np.int32) for document in documents]
+        request = _Request(arrays, asyncio.get_running_loop().create_future())
+        self._requests[request_id] = request
+        self._line.add(request_id, [len(array) for array in arrays])
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work(), name="embeddings")
+        try:
+            await request.done
+        finally:
+            self._line.drop(request_id)
+            del self._requests[request_id]
+        return [request.results[index] for index in range(len(documents))]
+
+    async def _work(self) -> None:
+        """Return when nobody waits any more."""
+        while not self._line.is_empty:
+            places = self._line.take(self._max_rows())
+            owners = {place.request: self._requests[place.request] for place in places}
+            try:
+                rows = await self._run([owners[place.request].documents[place.index] for place in places])
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the results
+                for request_id, owner in owners.items():
+                    self._line.drop(request_id)
+                    if not owner.done.done():
+                        owner.done.set_exception(error)
+                continue
+            for place, row in zip(places, rows, strict=True):
+                owner = owners[place.request]
+                owner.results[place.index] = row
+                if len(owner.results) == len(owner.documents) and not owner.done.done():
+                    owner.done.set_result(None)
+
+    async def _run(self, documents: Sequence[Tokens]) -> Vector:
+        """Return the pooled rows of texts that share a pass; a single long one takes several."""
+        if len(documents) == 1 and self.shape.is_divisible:
+            return await self._run_alone(documents[0])
+        return await self._engine.call(partial(self._forward, [Piece(document) for document in documents]))
+
+    async def _run_alone(self, document: Tokens) -> Vector:
+        start = 0
+        while True:
+            piece = Piece(document[start : start + self._max_rows()], start)
+            start += len(piece.tokens)
+            is_last = start == len(document)
+            rows = await self._engine.call(partial(self._forward, [piece], is_last=is_last))
+            if is_last:
+                return rows
+
+    def _forward(self, pieces: Sequence[Piece], *, is_last: bool = True) -> Vector:
+        """Run one pass and note what it took. On the engine's thread."""
+        self._passes.open()
+        started_s = time.monotonic()
+        rows = self._passes.forward(pieces, is_last=is_last)
+        row_s = (time.monotonic() - started_s) / sum(len(piece.tokens) for piece in pieces)
+        self._row_s += 0.3 * (row_s - self._row_s)
+        return rows
+
+    def _max_rows(self) -> int:
+        """Return how many rows the next pass may have."""
+        if not self._engine.is_generating:
+            return self.shape.usual_rows
+        return min(self.shape.usual_rows, max(MIN_ROWS, int(self._target_gap_s / self._row_s)))

@@ -1,0 +1,112 @@
+"""A throw-away context on loaded weights that tells what passes of so many rows cost when a thousand cells are in use.
+
+One of the `llama*` modules that may import llama_cpp. Must not decide what is measured (`calibration.py`) nor when
+(`calibrator.py`). All methods but `interrupt` belong to the thread that uses the model.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+
+from worker.engine.batch import Chunk, Clear, Restore, Save, Share, Trim
+from worker.engine.llama_context import LlamaContext
+from worker.engine.llama_model import LlamaModel
+from worker.engine.llama_params import ContextShape
+from worker.engine.request import RequestId
+
+NUM_STREAMS = 8
+"""Sequences that fill the cells together at first; they are merged into fewer for fewer rows."""
+DEPTH = 1024
+NUM_CELLS = 1536
+
+_BLOB = 0
+
+
+class Probe:
+    """Streams of generated tokens and one long prompt, without any content."""
+
+    def __init__(self, model: LlamaModel, *, max_rows: int, num_threads: int, flash_attn: str) -> None:
+        """Raises: BadModel, OutOfMemory."""
+        shape = ContextShape(NUM_STREAMS, NUM_CELLS, max_rows, max_outputs=NUM_STREAMS)
+        self._context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=flash_attn)
+        self._num_vocab = model.num_vocab
+        self._num_streams = NUM_STREAMS
+        self._length = 0
+        """Tokens of each stream, and where the next one stands: merged streams have them several times over."""
+
+    def fill(self, num_rows: int) -> float:
+        """Compute a prompt of `num_rows` tokens and copy it until all cells are in use; return its pass's seconds.
+
+        Where sequences cannot be copied, one alone stands for all. Raises: ForwardError.
+        """
+        context = self._context
+        seconds = self._seconds([self._chunk(0, num_rows, 0)])
+        self._length = num_rows
+        if not (context.can_share and context.bytes_per_token and context.apply(Save(0, _BLOB))):
+            self._num_streams = 1
+            return seconds
+        num_copies = max(1, DEPTH // (num_rows * NUM_STREAMS))
+        for stream in range(NUM_STREAMS):
+            for _ in range(num_copies):
+                self._restore_into(stream)
+        return seconds
+
+    def _restore_into(self, stream: int) -> None:
+        """Add a copy of the blob to the stream: its positions are there several times, which llama.cpp allows."""
+        spare = NUM_STREAMS - 1
+        if stream == spare:
+            self._context.apply(Clear(spare))
+            self._context.apply(Restore(_BLOB, spare, self._length))
+            return
+        self._context.apply(Restore(_BLOB, spare, self._length))
+        self._context.apply(Share(spare, stream, self._length))
+        self._context.apply(Clear(spare))
+
+    def seconds(self, num_rows: int) -> float:
+        """Return what a pass takes: up to `NUM_STREAMS` rows with one row in each stream, beyond that in one prompt.
+
+        Asked from many streams to few, because they are merged on the way. Raises: ForwardError.
+        """
+        wanted = num_rows if num_rows <= NUM_STREAMS else 1
+        self._merge(wanted)
+        rows = [num_rows // self._num_streams] * self._num_streams
+        try:
+            return self._seconds([self._chunk(stream, n, self._length) for stream, n in enumerate(rows)])
+        finally:
+            for stream in range(self._num_streams):
+                self._context.apply(Trim(stream, self._length))
+
+    def _merge(self, num_streams: int) -> None:
+        """Have at most so many streams, which own the cells of all others as well."""
+        for stream in range(num_streams, self._num_streams):
+            self._context.apply(Share(stream, stream % num_streams, self._length))
+            self._context.apply(Clear(stream))
+        self._num_streams = min(self._num_streams, num_streams)
+
+    def interrupt(self) -> None:
+        """End the pass that runs now with ForwardAborted. From any thread."""
+        self._context.interrupt()
+
+    def close(self) -> None:
+        """Free the context. Idempotent."""
+        self._context.close()
+
+    def _seconds(self, chunks: list[Chunk]) -> float:
+        started_s = time.perf_counter()
+        self._context.forward(chunks)
+        return time.perf_counter() - started_s
+
+    def _chunk(self, stream: int, num_rows: int, start: int) -> Chunk:
+        tokens = np.arange(start, start + num_rows, dtype=np.int32) * 31 % self._num_vocab
+        return Chunk(stream, RequestId(-1), tokens, start, num_outputs=1)
+
+
+def library_version() -> str:
+    """Return what tells builds of llama.cpp apart: versions, and the CPU features they use."""
+    from llama_cpp import __version__
+
+    info = (lib.llama_print_system_info() or b"").decode("utf-8", "replace")
+    return f"{__version__} {info.strip()}"
