@@ -18,7 +18,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 # Each set of dependencies is installed once, and again when pyproject.toml changes.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "Installing Corral with its [$*] extras. The first time llama.cpp is compiled: about five minutes on two cores."
 	$(BIN)/python -m pip install -e '.[$*]'
 	@touch $@
@@ -44,7 +44,7 @@ format: $(VENV)/.dev ## rewrite the files as lint wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.test ## figures on this machine, printed as a table; leave the machine idle
+bench: $(VENV)/.bench ## figures on this machine, up to 40 minutes; leave the machine idle
 	$(BIN)/python -m bench
 
 clean: ## remove the virtual environment and caches

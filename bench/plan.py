@@ -5,17 +5,19 @@ Rows take turns: each is measured once before any is measured twice. When time r
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bench.figures import OURS, PLAIN, Entry
+from bench.figures import Entry, Figure
 
 T = TypeVar("T")
 
-SURELY_WORSE = 1.15
-"""A peer that is so many times worse than the best one after two turns is not measured again."""
+SURELY_WORSE = {1: 1.5, 2: 1.15}
+"""A peer that is so many times worse than the best one, after so many turns or more, is not measured again."""
 
 
 @dataclass(slots=True)
@@ -54,29 +56,42 @@ def in_turn(contestants: Sequence[T], turn: int) -> list[T]:
     return list(contestants if turn % 2 == 0 else reversed(contestants))
 
 
-def no_longer_needed(name: str, entries: Sequence[Entry], compared: frozenset[str]) -> bool:
-    """Whether a peer has lost so clearly that more runs of it would not change the table.
+def no_longer_needed(name: str, peers: Sequence[Entry], compared: frozenset[str], *, is_joint: bool = False) -> bool:
+    """Whether a peer has lost to another so clearly that more runs of it would not change the table.
 
-    `compared` names the figures that have targets. Ours are always needed.
+    `peers` are the figures of those that ours is compared with, `compared` names the figures that have targets. In a
+    joint row the product of these decides, elsewhere each.
     """
-    if name in (OURS.name, PLAIN.name):
+    mine = _medians(entry for entry in peers if entry.contestant == name and entry.figure.name in compared)
+    if not mine:
         return False
-    values: dict[str, dict[str, list[float]]] = {}
-    more: dict[str, bool] = {}
+    num_turns = len({entry.turn for entry in peers if entry.contestant == name})
+    limit = SURELY_WORSE[min(num_turns, max(SURELY_WORSE))]
+    rivals = (_medians(e for e in peers if e.contestant == other) for other in {e.contestant for e in peers} - {name})
+    factors = [
+        [_times_worse(mine[figure], rival[figure]) for figure in mine]
+        for rival in rivals
+        if mine.keys() <= rival.keys()
+    ]
+    if is_joint:
+        return any(math.prod(each) > limit for each in factors)
+    return bool(factors) and all(max(by_rival) > limit for by_rival in zip(*factors, strict=True))
+
+
+def _medians(entries: Iterable[Entry]) -> dict[str, Figure]:
+    """Return the median of each figure by its name."""
+    by_name: dict[str, list[Figure]] = {}
     for entry in entries:
-        if entry.figure.name in compared and entry.contestant not in (OURS.name, PLAIN.name):
-            values.setdefault(entry.figure.name, {}).setdefault(entry.contestant, []).append(entry.figure.value)
-            more[entry.figure.name] = entry.figure.is_more_better
-    if not values:
-        return False
-    return all(_has_lost(name, by_name, is_more_better=more[figure]) for figure, by_name in values.items())
+        by_name.setdefault(entry.figure.name, []).append(entry.figure)
+    return {
+        name: dataclasses.replace(figures[0], value=statistics.median(figure.value for figure in figures))
+        for name, figures in by_name.items()
+    }
 
 
-def _has_lost(name: str, values: Mapping[str, Sequence[float]], *, is_more_better: bool) -> bool:
-    if len(values.get(name, ())) < 2:
-        return False
-    mine = statistics.median(values[name])
-    others = [statistics.median(each) for other, each in values.items() if other != name and len(each) >= 2]
-    if not others:
-        return False
-    return max(others) > SURELY_WORSE * mine if is_more_better else min(others) * SURELY_WORSE < mine
+def _times_worse(mine: Figure, other: Figure) -> float:
+    """Return how many times worse a figure is than another's; below 1 where it is better."""
+    good, bad = (other.value, mine.value) if mine.is_more_better else (mine.value, other.value)
+    if good == bad:
+        return 1.0
+    return good / bad if bad else math.inf

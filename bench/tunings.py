@@ -57,7 +57,10 @@ def score(family: str, figures: Mapping[str, float]) -> float:
 
 
 def choose(family: str, results: Results) -> str:
-    """Return the options of the best tuning; the defaults take part in every row anyway. Raises: ValueError if none ran."""
+    """Return the options of the best tuning; the defaults take part in every row anyway.
+
+    Raises: ValueError if none ran.
+    """
     candidates = [name for name in results if name != DEFAULT.name and FIGURES[family][0] in results[name]]
     if not candidates:
         raise ValueError(f"no tuning of llama-server ran for: {family}")

@@ -26,7 +26,7 @@ SCOPES = ("inference", "metrics", "admin")
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
 
-MAX_LORA_SCALE = 100.0
+MAX_LORA_SCALE = 100
 """Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
 
 
@@ -125,6 +125,8 @@ class ModelSpec:
     """Environment variables of the worker."""
     description: str = ""
     tags: tuple[str, ...] = ()
+    calibrate: bool = True
+    """Whether a worker on a CPU measures, in its first idle seconds, what passes cost."""
     problem: str | None = None
     """Why the model is unavailable (a missing template file, say); None = nothing is known to be wrong."""
 

@@ -47,7 +47,7 @@ from router.catalog_kinds import (
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "what": ("model", "aliases", "loras", "description", "tags"),
     "size": ("context", "slots", "kv_tokens", "max_tokens"),
-    "life": ("preload", "pin", "idle_unload_s", "load_timeout_s", "replicas"),
+    "life": ("preload", "pin", "idle_unload_s", "load_timeout_s", "calibrate", "replicas"),
     "waiting": ("priority", "max_queue", "queue_timeout_s", "request_timeout_s"),
     "requests": ("request", "chat_template", "chat_template_kwargs", "env"),
     "devices": (

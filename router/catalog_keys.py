@@ -194,6 +194,13 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     ),
     Key("description", Text(10_000, is_long=True, may_be_empty=True), "Shown to clients by GET /v1/models.", ""),
     Key("tags", Texts(), "Words to group models by.", ()),
+    Key(
+        "calibrate",
+        Flag(),
+        "Measure once, in the first idle seconds after loading on a CPU, how long passes take there, and keep it for"
+        " later loads: chunk sizes and, where it is `auto`, flash attention follow from it.",
+        _SPEC["calibrate"],
+    ),
     # llama.cpp's own options, by llama-server's long names
     _engine("threads", Whole(1, 1024), "Most CPU threads to use. Without it: this worker's share of the cores."),
     _engine("batch_size", Whole(2, 65_536), "Most tokens in one forward pass; at least `slots`."),
@@ -223,7 +230,8 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine(
         "flash_attn",
         Choice(("on", "off", "auto"), {True: "on", False: "off"}),
-        "Flash attention. `auto`: off on a CPU, llama.cpp's choice on a GPU.",
+        "Flash attention. `auto`: off on a CPU unless `calibrate` has found it clearly faster there, llama.cpp's choice"
+        " on a GPU.",
     ),
     _engine("swa_full", Flag(), "Full-size caches for sliding-window layers, so that any prefix can be reused."),
     _engine("rope_scaling", Choice(("none", "linear", "yarn")), "RoPE scaling. Without it: as the model says."),

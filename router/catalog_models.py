@@ -86,6 +86,7 @@ def build_spec(
         env=value("env", {}),
         description=value("description", ""),
         tags=value("tags", ()),
+        calibrate=value("calibrate", MODEL_KEYS["calibrate"].default),
     )
 
 

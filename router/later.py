@@ -14,12 +14,9 @@ from router.routes import Handler, Route
 _CHAT = "use POST /v1/chat/completions"
 _STATES = "poll GET /models"
 _MISSING = (
-    ("/v1/embeddings", "embeddings need models that this release does not run", None),
     ("/v1/responses", "OpenAI's Responses API", _CHAT),
     ("/v1/messages", "Anthropic's Messages API", _CHAT),
     ("/v1/messages/count_tokens", "counting tokens", "read `usage` in a reply"),
-    ("/v1/rerank", "reranking needs models that this release does not run", None),
-    ("/rerank", "reranking needs models that this release does not run", None),
     ("/tokenize", "turning text into tokens", "read `usage` in a reply"),
     ("/detokenize", "turning tokens into text", None),
     ("/completion", "llama-server's own completion API", "use POST /v1/completions"),

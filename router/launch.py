@@ -77,6 +77,7 @@ def build_launch_spec(
     socket_path: Path,
     trained_context: int | None,
     num_threads: int,
+    calibration_dir: Path | None = None,
     log_level: str = "INFO",
 ) -> LaunchSpec:
     """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists.
@@ -104,6 +105,7 @@ def build_launch_spec(
         max_tokens=spec.max_tokens,
         chat_template=spec.chat_template,
         chat_template_kwargs=dict(spec.chat_template_kwargs),
+        calibration_dir=str(calibration_dir) if calibration_dir is not None and spec.calibrate else None,
         log_level=log_level,
     )
 

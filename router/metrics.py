@@ -181,6 +181,10 @@ class _WorkerCollector(Collector):
         failed = CounterMetricFamily(
             "corral_failed_steps", "Forward passes and KV operations that failed and were made good.", labels=["model"]
         )
+        drafted = CounterMetricFamily(
+            "corral_drafted_tokens", "Tokens that were drafted ahead and verified in a forward pass.", labels=["model"]
+        )
+        accepted = CounterMetricFamily("corral_accepted_tokens", "Drafted tokens that were right.", labels=["model"])
         for model, totals in self._totals.by_model().items():
             counters = totals.counters
             prompt.add_metric([model, "computed"], counters.prompt_tokens_computed)
@@ -193,7 +197,10 @@ class _WorkerCollector(Collector):
             step_seconds.add_metric([model], counters.step_seconds)
             parked.add_metric([model], counters.parked)
             failed.add_metric([model], counters.failed_steps)
+            drafted.add_metric([model], counters.drafted_tokens)
+            accepted.add_metric([model], counters.accepted_tokens)
         yield from (prompt, generated, prefill, generation, forward, forward_seconds, step_seconds, parked, failed)
+        yield from (drafted, accepted)
 
     def _histograms(self) -> Iterator[Metric]:
         totals_by_model = self._totals.by_model()

@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from aiohttp import web
 
@@ -77,6 +78,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         num_cores=settings.cores or count_cores(),
         worker_command=settings.worker_command,
         metrics=metrics,
+        calibration_dir=cache_dir(settings).absolute() / "calibration",
     )
     app = make_app(
         Services(
@@ -110,8 +112,12 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
 
 def make_store(settings: RouterSettings) -> ModelStore:
     """Return the store of model files that the settings name."""
-    cache = settings.cache.expanduser() if settings.cache is not None else default_cache_dir()
-    return ModelStore(cache, offline=settings.offline)
+    return ModelStore(cache_dir(settings), offline=settings.offline)
+
+
+def cache_dir(settings: RouterSettings) -> Path:
+    """Return the folder for what can be had again: fetched files, and what workers have measured."""
+    return settings.cache.expanduser() if settings.cache is not None else default_cache_dir()
 
 
 class _Signals:

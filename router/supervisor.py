@@ -22,14 +22,7 @@ from typing import assert_never
 import aiohttp
 
 from router.catalog import Catalog, ModelSpec
-from router.errors import (
-    ModelNotFound,
-    ModelUnavailable,
-    QueueTimeout,
-    RouterError,
-    ShuttingDown,
-    TooManyRequests,
-)
+from router.errors import ModelNotFound, ModelUnavailable, QueueTimeout, RouterError, ShuttingDown, TooManyRequests
 from router.events import (
     Action,
     CatalogChanged,
@@ -110,14 +103,19 @@ class Supervisor:
         metrics: RouterMetrics,
         runtime_dir: Path | None = None,
         worker_command: Sequence[str] | None = None,
+        calibration_dir: Path | None = None,
     ) -> None:
-        """`runtime_dir` is the folder in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`."""
+        """`runtime_dir` is the folder in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`.
+
+        `calibration_dir` is where workers keep what they have measured; None = they measure nothing.
+        """
         self.catalog = catalog
         self._store = store
         self._num_cores = num_cores
         self._metrics = metrics
         self._runtime_parent = runtime_dir
         self._worker_command = worker_command
+        self._calibration_dir = calibration_dir
         self._headers = ModelHeaders(store)
         self._fleet = Fleet(catalog.policies(), catalog.fleet_limits())
         self._log = FleetLog()
@@ -144,6 +142,7 @@ class Supervisor:
             runtime=runtime,
             command=worker_command(self._worker_command),
             environ=dict(os.environ),
+            calibration_dir=self._calibration_dir,
             emit=self._dispatch,
         )
         self._metrics.watch_fleet(self.snapshot)

@@ -77,6 +77,7 @@ class Ground:
     runtime: RuntimeDir
     command: Sequence[str]
     environ: Mapping[str, str]
+    calibration_dir: Path | None
     emit: Callable[[Event], None]
 
 
@@ -220,6 +221,7 @@ class WorkerRun:
             socket_path=self._socket_path,
             trained_context=files.header.trained_context,
             num_threads=self.num_threads,
+            calibration_dir=ground.calibration_dir,
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
         )

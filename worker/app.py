@@ -1,4 +1,4 @@
-"""The worker's HTTP application: two dialects and `/health`, spoken only by the router over a private socket.
+"""The worker's HTTP application: its dialects and `/health`, spoken only by the router over a private socket.
 
 Owns routes and the frame around each reply, and that every reply ends with an end frame, whatever goes wrong. Must not
 know fields, prompts or how the process lives.
@@ -15,13 +15,16 @@ from aiohttp import web
 from worker.api.gate import Gate
 from worker.api.openai_chat import read_chat
 from worker.api.openai_completions import read_completion
+from worker.api.openai_embeddings import read_embeddings
+from worker.api.pooled import PooledJob, PooledReply, check_can_generate
+from worker.api.rerank import read_rerank
 from worker.api.served import Envelope, Job, ServedModel
 from worker.api.stream import Reply, failure
 from worker.api.usage import Totals
 from worker.contract import FRAMES_CONTENT_TYPE, Header
 from worker.errors import RequestError, UnforeseenFault
 
-Read = Callable[[ServedModel, bytes, Envelope], Job]
+Read = Callable[[ServedModel, bytes, Envelope], Job | PooledJob]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger("worker")
@@ -39,6 +42,8 @@ def make_app(model: ServedModel, gate: Gate) -> web.Application:
     app = web.Application(client_max_size=UNLIMITED_BYTES)
     app.router.add_post("/v1/chat/completions", _answering(model, gate, read_chat))
     app.router.add_post("/v1/completions", _answering(model, gate, read_completion))
+    app.router.add_post("/v1/embeddings", _answering(model, gate, read_embeddings, generates=False))
+    app.router.add_post("/v1/rerank", _answering(model, gate, read_rerank, generates=False))
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({"status": "draining" if gate.is_closed else "ok", "model": model.name})
@@ -58,13 +63,13 @@ def make_runner(app: web.Application) -> web.AppRunner:
     )
 
 
-def _answering(model: ServedModel, gate: Gate, read: Read) -> Handler:
-    """Return the handler that answers the requests which `read` understands."""
+def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = True) -> Handler:
+    """Return the handler that answers the requests which `read` understands; most ask for generated text."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
         response.headers[Header.CONTENT_TYPE] = "application/json"
-        reply: Reply | None = None
+        reply: Reply | PooledReply | None = None
 
         async def write(frames: bytes) -> None:
             if not response.prepared:
@@ -79,12 +84,14 @@ def _answering(model: ServedModel, gate: Gate, read: Read) -> Handler:
         try:
             with gate.enter():
                 body = await request.read()
+                if generates:
+                    check_can_generate(model)
                 envelope = Envelope.from_headers(request.headers)
                 # Templates and tokenizers take milliseconds for each kilobyte: other replies go on meanwhile.
                 job = await asyncio.to_thread(read, model, body, envelope)
                 if job.is_stream:
                     response.headers[Header.CONTENT_TYPE] = "text/event-stream"
-                reply = Reply(model, job, write)
+                reply = PooledReply(model, job, write) if isinstance(job, PooledJob) else Reply(model, job, write)
                 # The router learns that its request is being worked on: it forgets the body and sends it nowhere else.
                 await response.prepare(request)
                 await reply.run()

@@ -3,6 +3,8 @@
     RequestError                 400  invalid_request_error (or a code of its own)
     ├── UnsupportedParameter     400  unsupported_parameter
     ├── ContextLengthExceeded    400  context_length_exceeded
+    ├── TextTooLong              400  context_length_exceeded
+    ├── NotForThisModel          400  unsupported_by_model
     ├── NoChatTemplate           400  no_chat_template
     ├── GenerationFailed         500  engine_error
     │   ├── EngineGone           503  engine_stopped
@@ -57,6 +59,26 @@ class ContextLengthExceeded(RequestError):
             f"{least}{num_prompt} tokens, and the answer needs at least 1. Please reduce the length of the {param}.",
             param=param,
         )
+
+
+class TextTooLong(RequestError):
+    """A text that must go through the model in one piece is longer than the model reads."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, place: str, num_tokens: int, limit: int, *, param: str, is_at_least: bool = False) -> None:
+        least = "at least " if is_at_least else ""
+        super().__init__(
+            f"'{place}' has {least}{num_tokens} tokens, but this model reads at most {limit} tokens of one text. "
+            "Shorten it, or split it into several texts.",
+            param=param,
+        )
+
+
+class NotForThisModel(RequestError):
+    """The model is of a kind that cannot do what the route is for."""
+
+    code = "unsupported_by_model"
 
 
 class NoChatTemplate(RequestError):

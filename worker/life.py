@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.contract import Control, ControlOp, ExitCode, LaunchSpec, Phase, WorkerStatus
@@ -75,8 +76,9 @@ class Life:
             return self._fail("not enough memory to load the model", ExitCode.NO_MEMORY)
         runner = await self._serve(loaded)
         measuring = self._tend(self._measure_pss(), "the measuring of memory")
+        calibrating = self._tend(self._calibrate(loaded), "the calibration")
         code = await self._until_done()
-        for task in (regular, measuring):
+        for task in (regular, measuring, calibrating):
             task.cancel()
         await runner.cleanup()
         return code
@@ -107,7 +109,7 @@ class Life:
             slots=now.slots,
             counters=now.counters,
             histograms=now.histograms,
-            kv_cells=now.kv_cells,
+            kv_cells=now.kv_cells if facts.can_generate else {},
             memory_bytes=self._memory(facts.size_bytes),
         )
 
@@ -142,7 +144,10 @@ class Life:
         from worker.api.gate import Gate
         from worker.api.served import ServedModel
         from worker.app import make_app, make_runner
+        from worker.engine.embedder import Embedder
         from worker.engine.engine import Engine
+        from worker.engine.pair_prompt import pair_prompt
+        from worker.engine.pooling import Pooling
         from worker.memory import read_started_at
 
         spec, backend = self._spec, loaded.backend
@@ -165,6 +170,9 @@ class Life:
             template_source=loaded.template_source,
             template_kwargs=spec.chat_template_kwargs,
             max_tokens=spec.max_tokens,
+            loras=spec.engine.loras,
+            embedder=Embedder(engine, backend.pooled, target_gap_ms=spec.engine.itl_target_ms),
+            pair_prompt=pair_prompt(backend.vocabulary) if backend.pooled.shape.pooling is Pooling.RANK else None,
         )
         self._has_template = loaded.template is not None
         runner = make_runner(make_app(model, gate))
@@ -195,8 +203,20 @@ class Life:
         await asyncio.wait({asyncio.create_task(self._gate.wait_empty())}, timeout=1.0)
         return code
 
+    async def _calibrate(self, loaded: Loaded) -> None:
+        """Find out, or know from an earlier time, what passes cost here."""
+        from worker.engine.calibrator import Calibrator
+        from worker.engine.llama import LlamaBackend
+
+        folder, backend = self._spec.calibration_dir, loaded.backend
+        if folder is None or loaded.subject is None or not isinstance(backend, LlamaBackend):
+            return
+        assert self._engine is not None
+        calibrator = Calibrator(self._engine, self._spec.engine, loaded.subject, Path(folder), backend.probe)
+        await calibrator.run(backend.context.flash_attn)
+
     def _tend(self, work: Coroutine[None, None, None], what: str) -> asyncio.Task[None]:
-        """Return the task of endless `work`; its end by a fault ends this life, with the reason."""
+        """Return the task of `work`; its end by a fault ends this life, with the reason."""
         task = asyncio.create_task(work, name=what)
         task.add_done_callback(self._on_task_end)
         return task

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.contract import LaunchSpec
+from worker.contract import EngineOptions, LaunchSpec
+from worker.machine import cpu_name
 
 if TYPE_CHECKING:
     from worker.chat.template import ChatTemplate
+    from worker.engine.calibration import Subject
     from worker.engine.llama import EncoderBackend, LlamaBackend
 
 OnProgress = Callable[[float], bool]
@@ -29,6 +32,8 @@ class Loaded:
     template_source: str
     seconds: dict[str, float]
     """By phase: `read`, `warmup`."""
+    subject: Subject | None
+    """What a calibration would measure; None = nothing is to be measured."""
 
 
 def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
@@ -38,6 +43,8 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
     """
     from worker.engine.llama import load_backend
 
+    subject = _subject(spec)
+    options = _calibrated(spec, subject)
     started_at_s = read_at_s = time.monotonic()
 
     def report(fraction: float) -> bool:
@@ -45,12 +52,38 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         read_at_s = time.monotonic()
         return on_progress(fraction)
 
-    backend = load_backend(spec.model_path, spec.engine, num_threads=spec.num_threads, on_progress=report)
+    backend = load_backend(spec.model_path, options, num_threads=spec.num_threads, on_progress=report)
     loaded_at_s = time.monotonic()
     seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
     source = spec.chat_template or backend.vocabulary.chat_template or ""
     template, problem = _compile_template(source, backend) if source else (None, None)
-    return Loaded(backend, template, problem, source, {name: round(s, 4) for name, s in seconds.items()})
+    return Loaded(backend, template, problem, source, {name: round(s, 4) for name, s in seconds.items()}, subject)
+
+
+def _subject(spec: LaunchSpec) -> Subject | None:
+    """Return what a calibration of the model would measure: only passes on a CPU are. Raises: BadModel."""
+    from worker.engine.calibration_files import subject_of
+    from worker.engine.llama_params import choose_devices
+    from worker.engine.llama_probe import library_version
+
+    if spec.calibration_dir is None or choose_devices(spec.engine).uses_gpu:
+        return None
+    library, cpu = library_version(), cpu_name()
+    try:
+        return subject_of(spec.model_path, spec.engine, library=library, cpu=cpu, num_threads=spec.num_threads)
+    except OSError:  # llama.cpp will say what is wrong with the file
+        return None
+
+
+def _calibrated(spec: LaunchSpec, subject: Subject | None) -> EngineOptions:
+    """Return the engine's options with what an earlier calibration has found to be faster."""
+    from worker.engine.calibration import choose_flash_attn
+    from worker.engine.calibration_files import read_calibration
+
+    if subject is None or spec.calibration_dir is None:
+        return spec.engine
+    known = read_calibration(Path(spec.calibration_dir), subject)
+    return spec.engine if known is None else replace(spec.engine, flash_attn=choose_flash_attn(spec.engine, known))
 
 
 def _compile_template(source: str, backend: LlamaBackend | EncoderBackend) -> tuple[ChatTemplate | None, str | None]:

@@ -76,3 +76,22 @@ async def test_completions_tell_the_same_log_probabilities_streamed_and_whole(re
         assert streamed["top_logprobs"][index][token] == number <= 0.0
         assert 2 <= len(streamed["top_logprobs"][index]) <= 3
         assert whole.text[streamed["text_offset"][index] :].startswith(token)
+
+
+async def test_probabilities_after_sampling_are_shared_by_what_can_be_drawn(real: RealServer) -> None:
+    async with client_of(real) as client:
+        answer = await client.completions.create(
+            model="narrow",
+            prompt="Once upon a time",
+            max_tokens=4,
+            temperature=1.5,
+            top_p=1.0,
+            logprobs=5,
+            extra_body=ALONE | {"post_sampling_probs": True, "top_k": 3, "min_p": 0.0},
+        )
+    lists = answer.choices[0].logprobs
+    assert lists is not None
+    assert lists.top_logprobs is not None
+    for likely in lists.top_logprobs:
+        assert len(likely) == 3
+        assert math.isclose(sum(map(math.exp, likely.values())), 1.0, abs_tol=1e-6)

@@ -18,18 +18,18 @@ async def test_twenty_runs_under_varied_load_give_the_same_tokens_and_logprobs()
     prompt = tuple(
         backend.vocabulary.tokenize(
             "Once upon a time there was a small computer that answered whatever people asked of it, "
-            "and as it had learnt from all of them, it never gave the same answer twice. One day",
+            "and because it had so many friends it never said the same thing twice. One day",
             add_special=True,
             parse_special=False,
         )
     )
     assert len(prompt) > 32, "more than one pass"
     wanted = GenerationRequest(
-        prompt, 16, SamplingParams(temperature=0.8, seed=3, ignore_eos=True), num_logprobs=2, reproducible=True
+        prompt, 10, SamplingParams(temperature=0.8, seed=3, ignore_eos=True), num_logprobs=2, reproducible=True
     )
     engine = Engine(backend, options, num_threads=2)
     engine.start()
-    company = Company(engine, prompt)
+    company = Company(engine, prompt, is_small=True)
     runs = []
     for seed in range(NUM_RUNS):
         engine.set_threads(1 + seed % 2)
@@ -37,6 +37,6 @@ async def test_twenty_runs_under_varied_load_give_the_same_tokens_and_logprobs()
     engine.stop()
     assert len(set(runs)) == 1
     tokens, picks = runs[0]
-    assert (len(tokens), len(picks)) == (16, 16)
+    assert (len(tokens), len(picks)) == (10, 10)
     assert [pick.token for pick in picks] == list(tokens)
     assert all(pick.logprob is not None and len(pick.top) == 2 for pick in picks)

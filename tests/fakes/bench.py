@@ -9,7 +9,7 @@ from tests.fakes.backend import FakeBackend, expected_answer
 from worker.contract import SlotState
 from worker.engine.budget import SchedulerOptions
 from worker.engine.core import EngineCore
-from worker.engine.guessing import Guessing
+from worker.engine.drafting import Drafting
 from worker.engine.request import AdapterSet, GenerationRequest, Output, RequestId, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -18,7 +18,7 @@ GREEDY = SamplingParams(temperature=0.0)
 class Bench:
     """A core, a clock that ticks once a step, and the outputs by request."""
 
-    def __init__(self, backend: FakeBackend, guessing: Guessing | None = None, **changes: int | None) -> None:
+    def __init__(self, backend: FakeBackend, drafting: Drafting | None = None, **changes: int | None) -> None:
         self.backend = backend
         self.now_s = 0.0
         options = {
@@ -32,8 +32,8 @@ class Bench:
             "can_share": backend.can_share,
         } | changes
         self.core = EngineCore(backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=True)
-        if guessing is not None:
-            self.core.guessing = guessing
+        if drafting is not None:
+            self.core.drafting = drafting
         self.answers: dict[int, list[int]] = {}
         self.ends: dict[int, Output] = {}
         self._ids = itertools.count(1)

@@ -61,8 +61,8 @@ async def test_route_of_a_later_release_says_what_is_missing(path: str, method: 
 @pytest.mark.parametrize(
     ("method", "path", "label", "status"),
     [
-        ("POST", "/v1/embeddings", "/v1/embeddings", 501),
-        ("POST", "/rerank", "/rerank", 501),
+        ("POST", "/v1/messages", "/v1/messages", 501),
+        ("POST", "/infill", "/infill", 501),
         ("POST", "/api/chat", "/api", 501),
         ("GET", "/favicon.ico", "other", 404),
         ("GET", CHAT, "other", 405),
@@ -91,7 +91,7 @@ async def test_clients_are_told_not_to_repeat_what_cannot_succeed() -> None:
             for model in ("lost", "bad", "shaky")
         }
         assert told == {"lost": "false", "bad": "false", "shaky": None}
-        assert (await side.client.post("/v1/embeddings")).headers["x-should-retry"] == "false"
+        assert (await side.client.post("/infill")).headers["x-should-retry"] == "false"
         assert "x-should-retry" not in (await side.client.get("/nothing")).headers
 
 

@@ -78,7 +78,7 @@ def wrong(options: str) -> dict[str, str]:
         ("device: ''", "device", "must not be empty"),
         ("aliases: x", "aliases", "a list of names or a map"),
         ("aliases: [4.1]", "aliases[0]", "put it in quotes"),
-        ("aliases: {x: y}", "aliases.x", "`request` or `listed`"),
+        ("aliases: {x: y}", "aliases.x", "`request`, `lora` or `listed`"),
         ("aliases: ['a b']", "aliases[0]", "spaces"),
         ("aliases: ['']", "aliases[0]", "empty"),
         (f"aliases: [{'x' * 201}]", "aliases[0]", "at most 200 characters"),
@@ -124,7 +124,7 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        *((key, f"`{key}` is not available in this release yet") for key in ("loras", "draft_model", "projector")),
+        *((key, f"`{key}` is not available in this release yet") for key in ("draft_model", "projector")),
         *((key, f"`{key}` is not available in this release yet") for key in ("home", "hooks", "url")),
         *((key, "write `context`") for key in ("ctx_size", "n_ctx", "n_ctx_per_slot", "c", "ctx-size")),
         *((key, "write `slots`") for key in ("parallel", "np", "n_parallel")),
@@ -159,18 +159,17 @@ def test_more_than_one_replica_is_not_available_yet() -> None:
     assert wrong("replicas: 2") == {"replicas": "`replicas` above 1 is not available in this release yet"}
 
 
-def test_an_aliass_lora_and_patterns_of_names_are_not_available_yet() -> None:
-    found = wrong("aliases: {a: {lora: x}, 'gpt-*': }")
-    assert found["aliases.a.lora"] == "an alias's `lora` is not available in this release yet"
+def test_patterns_of_names_are_not_available_yet() -> None:
+    found = wrong("aliases: {a: , 'gpt-*': }")
     assert "`*` (a pattern) is not available in this release yet" in found["aliases.gpt-*"]
 
 
 def test_defaults_cannot_hold_what_belongs_to_one_model() -> None:
-    found = problems("defaults: {model: x.gguf, aliases: [x], nope: 1, loras: []}\nmodels: {a: a.gguf}\n")
+    found = problems("defaults: {model: x.gguf, aliases: [x], nope: 1, projector: x}\nmodels: {a: a.gguf}\n")
     assert "belongs to one model" in found["defaults.model"]
     assert "belongs to one model" in found["defaults.aliases"]
     assert "unknown key" in found["defaults.nope"]
-    assert "not available" in found["defaults.loras"]
+    assert "not available" in found["defaults.projector"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         "priority: -3\nload_timeout_s: 10\nrequest_timeout_s: 20\nqueue_timeout_s: 30\nmax_queue: 5\nmax_tokens: 64\n"
         "chat_template: '{{ messages }}'\nchat_template_kwargs: {thinking: false, level: [1, null]}\n"
         "request: {defaults: {temperature: 0.5}, force: {seed: 1}, drop: [stop]}\n"
-        "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\ntags: [small, chat]\nreplicas: 1\n"
+        "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\ntags: [small, chat]\nreplicas: 1\ncalibrate: false\n"
     )
     assert spec == ModelSpec(
         name="m",
@@ -87,6 +87,7 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         env={"A": "b", "N": "4", "F": "0.50"},
         description="two\nlines\n",
         tags=("small", "chat"),
+        calibrate=False,
     )
 
 
@@ -124,7 +125,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
 
 def test_every_option_of_the_engine_can_be_set_in_the_file() -> None:
     fields = {field.name for field in dataclasses.fields(EngineOptions)}
-    assert set(ENGINE_VALUES) == fields - {"context", "slots", "kv_tokens"}
+    assert set(ENGINE_VALUES) == fields - {"context", "slots", "kv_tokens", "loras"}
 
 
 @pytest.mark.parametrize("name", ENGINE_VALUES)

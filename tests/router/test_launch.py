@@ -40,6 +40,25 @@ def launch(spec: ModelSpec, *, trained: int | None = 4096, num_threads: int = 8)
     )
 
 
+@pytest.mark.parametrize(
+    ("folder", "calibrate", "told"),
+    [(Path("/cache/calibration"), True, "/cache/calibration"), (Path("/cache"), False, None), (None, True, None)],
+)
+def test_worker_is_told_where_to_keep_its_calibration_unless_it_shall_not(
+    folder: Path | None, calibrate: bool, told: str | None
+) -> None:
+    spec = build_launch_spec(
+        model(calibrate=calibrate),
+        WorkerId("m", 0, 1),
+        model_path=Path("/models/m.gguf"),
+        socket_path=Path("/run/w1.sock"),
+        trained_context=4096,
+        num_threads=1,
+        calibration_dir=folder,
+    )
+    assert LaunchSpec.from_line(spec.to_line()).calibration_dir == told
+
+
 def test_every_option_of_the_model_reaches_the_worker() -> None:
     spec = model(
         context=1000,

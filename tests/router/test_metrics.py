@@ -101,6 +101,8 @@ EXPECTED = {
     "corral_step_seconds_total": "counter",
     "corral_parked_sequences_total": "counter",
     "corral_failed_steps_total": "counter",
+    "corral_drafted_tokens_total": "counter",
+    "corral_accepted_tokens_total": "counter",
     "corral_slots": "gauge",
     "corral_kv_cells": "gauge",
     "corral_queue_length": "gauge",
@@ -129,6 +131,13 @@ def test_page_has_every_family_once_with_help_type_and_samples() -> None:
     assert sorted(helps) == sorted(EXPECTED)
     assert all(family.samples for family in text_string_to_metric_families(text))
     assert content_type.startswith("text/plain")
+
+
+def test_time_of_steps_and_of_passes_are_told_apart() -> None:
+    page = busy_page()
+    forward, step = (value(page, f"corral_{name}_seconds_total", model="a") for name in ("forward", "step"))
+    assert forward
+    assert step == 1.125 * forward
 
 
 def test_names_have_no_other_characters_than_letters_and_underscores() -> None:

@@ -89,9 +89,10 @@ class RealServer:
 def real_server(
     folder: Path, models: Mapping[str, Mapping[str, Any]], *, env: Mapping[str, str] | None = None, **top: Any
 ) -> Iterator[RealServer]:
-    """Run a server over `models` until the end of the block."""
+    """Run a server over `models` until the end of the block. Nothing is calibrated unless they say so."""
     catalogue = folder / "models.yaml"
-    catalogue.write_text(yaml.safe_dump({"models": {name: dict(options) for name, options in models.items()}} | top))
+    described = {name: {"calibrate": False} | dict(options) for name, options in models.items()}
+    catalogue.write_text(yaml.safe_dump({"models": described} | top))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "router", "serve", str(catalogue), "--port", "0"],

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from worker.api.body import read_object
 from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, chat_logprobs
+from worker.api.loras import choose_adapters
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
 from worker.api.params import GenerationFields, Whole, read_fields
 from worker.api.prompt import check_length, check_text_length, tokens_of_segments
@@ -53,9 +54,8 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     num_logprobs = _num_logprobs(fields)
     is_post_sampling = fields.wants_post_sampling(num_logprobs)
     vocabulary = model.vocabulary
-    sampling = fields.sampling(
-        vocabulary.sampling_defaults, num_vocab=vocabulary.num_vocab, fallback_seed=envelope.seed
-    )
+    adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
+    sampling = fields.sampling(vocabulary, fallback_seed=envelope.seed)
     segments = _render(_template_of(model), model, fields, envelope)
     check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param="messages")
     tokens = tuple(tokens_of_segments(vocabulary, segments))
@@ -73,6 +73,7 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             cache_salt=envelope.cache_salt,
             num_logprobs=num_logprobs,
             post_sampling_logprobs=is_post_sampling,
+            adapters=adapters,
             itl_target_ms=fields.itl_target_ms,
             reproducible=bool(fields.reproducible),
         )

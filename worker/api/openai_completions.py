@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 from worker.api.body import read_object
 from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, completion_logprobs
+from worker.api.loras import choose_adapters
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
 from worker.api.params import MAX_CHOICES, GenerationFields, Whole, read_fields, wrong
 from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt
@@ -86,9 +87,8 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
             param="prompt",
         )
-    sampling = fields.sampling(
-        vocabulary.sampling_defaults, num_vocab=vocabulary.num_vocab, fallback_seed=envelope.seed
-    )
+    adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
+    sampling = fields.sampling(vocabulary, fallback_seed=envelope.seed)
     requests: list[GenerationRequest] = []
     for prompt in fields.prompt:
         tokens = _tokens(model, prompt)
@@ -105,6 +105,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
                     cache_salt=envelope.cache_salt,
                     num_logprobs=fields.logprobs,
                     post_sampling_logprobs=is_post_sampling,
+                    adapters=adapters,
                     itl_target_ms=fields.itl_target_ms,
                     reproducible=bool(fields.reproducible),
                 )

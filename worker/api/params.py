@@ -13,13 +13,18 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from worker.api.loras import AskedLora, read_loras
+from worker.api.ports import Vocabulary
 from worker.api.refusals import show
-from worker.engine.request import SamplingParams
+from worker.api.samplers import read_samplers
+from worker.engine.request import SamplerKind, SamplingParams
+from worker.engine.sampling_dry import DEFAULT_BREAKERS, MAX_BREAKER_BYTES, find_breakers
 from worker.errors import RequestError, UnsupportedParameter
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 500
 MAX_BIASES = 1024
+MAX_BREAKERS = 32
 MAX_CHOICES = 16
 
 F = TypeVar("F", bound="Fields")
@@ -34,8 +39,27 @@ _SAMPLING_FIELDS = (
     "presence_penalty",
     "frequency_penalty",
     "ignore_eos",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "min_keep",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "samplers",
 )
 """Fields that have the same name and meaning in the engine."""
+
+_OTHER_NAMES = {"typ_p": "typical_p", "repetition_penalty": "repeat_penalty"}
 
 
 def _whole(value: Any) -> Any:
@@ -94,12 +118,43 @@ class GenerationFields(Fields):
     )
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
+    repetition_penalty: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="a number greater than 0 (1 = off)"
+    )
+    dry_multiplier: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="a number of at least 0 (0 = off)"
+    )
+    dry_base: float | None = Field(None, ge=1, allow_inf_nan=False, description="a number of at least 1")
+    dry_allowed_length: Whole | None = Field(None, ge=0, le=2**31, description="an integer of at least 0")
+    dry_penalty_last_n: Whole | None = Field(
+        None, ge=-1, description="an integer of at least 0, or -1 for the whole context"
+    )
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    top_n_sigma: float | None = Field(None, allow_inf_nan=False, description="a number (0 or less = off)")
+    typical_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (1 = off)")
+    typ_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (1 = off)")
+    xtc_probability: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (0 = off)")
+    xtc_threshold: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (over 0.5 = off)")
+    dynatemp_range: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="a number of at least 0 (0 = off)"
+    )
+    dynatemp_exponent: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    min_keep: Whole | None = Field(None, ge=0, le=2**31, description="an integer of at least 0")
+    mirostat: Whole | None = Field(None, ge=0, le=2, description="0 (off), 1 or 2")
+    mirostat_tau: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    mirostat_eta: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    adaptive_target: float | None = Field(
+        None, le=1, allow_inf_nan=False, description="a number of at most 1 (less than 0 = off)"
+    )
+    adaptive_decay: float | None = Field(None, ge=0, le=0.99, description="a number from 0 to 0.99")
+    samplers: tuple[SamplerKind, ...] | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_eos: bool | None = Field(None, description="true or false")
     cache_prompt: bool | None = Field(None, description="true or false")
     post_sampling_probs: bool | None = Field(None, description="true or false")
     reproducible: bool | None = Field(None, description="true or false")
     itl_target_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="a number greater than 0")
+    lora: tuple[AskedLora, ...] | None = None
 
     @field_validator("n_predict")
     @classmethod
@@ -120,6 +175,36 @@ class GenerationFields(Fields):
             if not 1 <= len(one) <= MAX_STOP_CHARS:
                 raise wrong(f"has a string of {len(one)} characters, but each must have 1 to {MAX_STOP_CHARS}")
         return tuple(strings)
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _read_lora(cls, value: Any) -> tuple[AskedLora, ...] | None:
+        try:
+            return None if value is None else read_loras(value)
+        except ValueError as error:
+            raise wrong(str(error)) from None
+
+    @field_validator("samplers", mode="before")
+    @classmethod
+    def _read_samplers(cls, value: Any) -> tuple[SamplerKind, ...] | None:
+        try:
+            return None if value is None else read_samplers(value)
+        except ValueError as error:
+            raise wrong(str(error)) from error
+
+    @field_validator("dry_sequence_breakers", mode="before")
+    @classmethod
+    def _read_breakers(cls, value: Any) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise wrong(f"must be a list of strings, but it is {show(value)}")
+        if len(value) > MAX_BREAKERS:
+            raise wrong(f"has {len(value)} strings, but at most {MAX_BREAKERS} are allowed")
+        for one in value:
+            if not 1 <= len(one.encode("utf-8", "replace")) <= MAX_BREAKER_BYTES:
+                raise wrong(f"has the string {show(one)}, but each must have 1 to {MAX_BREAKER_BYTES} bytes")
+        return tuple(value)
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -173,19 +258,34 @@ class GenerationFields(Fields):
         """Return how long the answer may be: what was asked, the model's cap and the room left, whichever is least."""
         return min(limit for limit in (room, cap, *self._maxima.values()) if limit is not None)
 
-    def sampling(self, model_defaults: Mapping[str, Any], *, num_vocab: int, fallback_seed: int) -> SamplingParams:
+    def sampling(self, vocabulary: Vocabulary, *, fallback_seed: int) -> SamplingParams:
         """Return the parameters: the request's, else the model file's, else llama-server's.
 
-        Raises: RequestError when `logit_bias` names a token that the vocabulary lacks.
+        Raises: RequestError when `logit_bias` names a token that the vocabulary lacks, or two names of one field
+        have different values.
         """
+        last = vocabulary.num_vocab - 1
         for token, _ in self.logit_bias:
-            if token >= num_vocab:
+            if token > last:
                 raise RequestError(
-                    f"'logit_bias' names the token {token}, but the ids of this model end at {num_vocab - 1}.",
+                    f"'logit_bias' names the token {token}, but the ids of this model end at {last}.",
                     param="logit_bias",
                 )
         said = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
-        params = replace(SamplingParams(**model_defaults), **said, logit_bias=self.logit_bias)
+        for other, name in _OTHER_NAMES.items():
+            value = getattr(self, other)
+            if value is not None and said.setdefault(name, value) != value:
+                raise RequestError(
+                    f"'{name}' ({said[name]}) and '{other}' ({value}) contradict each other. Set only one of them.",
+                    param=name,
+                )
+        defaults: Mapping[str, Any] = vocabulary.sampling_defaults
+        params = replace(SamplingParams(**defaults), **said, logit_bias=self.logit_bias)
+        if params.dry_multiplier > 0.0:
+            texts = DEFAULT_BREAKERS if self.dry_sequence_breakers is None else self.dry_sequence_breakers
+            params = replace(params, dry_breakers=find_breakers(vocabulary, texts))
+        if params.adaptive_target >= 0.0 and self.samplers is None:
+            params = replace(params, samplers=(*params.samplers, SamplerKind.ADAPTIVE_P))
         seed = fallback_seed if self.seed is None or self.seed == -1 else self.seed
         return replace(params, seed=seed % 2**64, top_k=max(0, params.top_k))
 

@@ -1,18 +1,19 @@
-"""What the dialects need of the engine, as protocols: they depend on no thread, no numpy and no llama.cpp.
+"""What the dialects need of the engine, as protocols: they depend on no thread and no llama.cpp.
 
 Must hold no code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from worker.api.vectors import Vector
 from worker.contract import ModelFacts
 from worker.engine.request import GenerationRequest, Output, RequestId
 from worker.engine.vocabulary import Vocabulary
 
-__all__ = ["Engine", "Vocabulary"]
+__all__ = ["Embedder", "Engine", "Vocabulary"]
 
 
 class Engine(Protocol):
@@ -24,3 +25,9 @@ class Engine(Protocol):
     def submit(self, request: GenerationRequest, sink: Callable[[Output], None]) -> RequestId: ...
     def abort(self, request_id: RequestId) -> None: ...
     def finish(self, request_id: RequestId, num_tokens: int) -> None: ...
+
+
+class Embedder(Protocol):
+    """Pools texts. Called from the event-loop thread."""
+
+    async def embed(self, documents: Sequence[Sequence[int]]) -> Sequence[Vector]: ...

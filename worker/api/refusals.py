@@ -61,20 +61,8 @@ BOTH: dict[str, IsHarmless] = {
     "grammar_triggers": _is_empty,
     "preserved_tokens": _is_empty,
     "json_schema": _never,
-    # llama-server: samplers
-    "samplers": _is_empty,
-    "mirostat": _among(0),
-    "typical_p": _among(1),
-    "typ_p": _among(1),
-    "top_n_sigma": _is_off,
-    "dynatemp_range": _among(0),
-    "dry_multiplier": _among(0),
-    "xtc_probability": _among(0),
-    "adaptive_target": _is_off,
-    "min_keep": _among(0, 1),
     # llama-server: the rest
     "id_slot": _among(-1),
-    "lora": _is_empty,
     "n_keep": _among(0),
     "n_discard": _among(0),
     "n_indent": _among(0),
@@ -96,7 +84,6 @@ BOTH: dict[str, IsHarmless] = {
     "logits_processors": _is_empty,
     "min_tokens": _among(0),
     "prompt_logprobs": _among(False),
-    "repetition_penalty": _among(1),
     "skip_special_tokens": _among(True),
     "stop_token_ids": _is_empty,
     "structured_outputs": _never,
@@ -123,12 +110,52 @@ COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
     "input_extra": _is_empty,
 }
 
+EMBEDDINGS: Mapping[str, IsHarmless] = {
+    "stream": _among(False),
+    "content": _never,
+    "embd_normalize": _among(2),
+    "embedding_type": _among("float"),
+    "embedding_types": _among(["float"]),
+    "input_type": _never,
+    "instruction": _is_empty,
+    "late_chunking": _among(False),
+    "lora": _is_empty,
+    "normalize": _among(True),
+    "output_dimension": _never,
+    "output_dtype": _among("float"),
+    "pooling": _never,
+    "prompt_name": _never,
+    "task": _never,
+    "task_type": _never,
+    "truncate": _among(False, "NONE"),
+    "truncate_prompt_tokens": _never,
+}
+
+RERANK: Mapping[str, IsHarmless] = {
+    "stream": _among(False),
+    "instruction": _is_empty,
+    "lora": _is_empty,
+    "max_chunks_per_doc": _never,
+    "max_tokens_per_doc": _never,
+    "rank_fields": _among(["text"]),
+    "raw_scores": _among(True),
+    "return_text": _among(False),
+    "texts": _never,
+    "truncate": _among(False),
+    "truncate_prompt_tokens": _never,
+}
+
 HINTS: Mapping[str, str] = {
     "chat_template": "Set `chat_template` of this model in models.yaml instead.",
-    "repetition_penalty": "Use 'repeat_penalty' instead.",
     "n_probs": "Use 'logprobs' instead.",
-    "mirostat": "Use 'temperature', 'top_k', 'top_p' and 'min_p' instead.",
     "stop_token_ids": "Use 'stop' instead.",
+    "content": "Use 'input' instead.",
+    "output_dimension": "Use 'dimensions' instead.",
+    "prompt_name": "Write the prompt in front of each text.",
+    "instruction": "Write it in front of each text.",
+    "texts": "Use 'documents' instead.",
+    "return_text": "Use 'return_documents' instead.",
+    "truncate": "Shorten the texts, or leave the field out: longer ones are refused.",
 }
 
 

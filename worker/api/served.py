@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from worker.api.logprobs import PlacedPick
-from worker.api.ports import Engine, Vocabulary
+from worker.api.loras import AskedLora, read_lora_header
+from worker.api.ports import Embedder, Engine, Vocabulary
 from worker.api.usage import Totals
-from worker.contract import Header, ModelFacts
+from worker.contract import Header, LoraFile, ModelFacts
+from worker.engine.pair_prompt import PairPrompt
 from worker.engine.request import FinishReason, GenerationRequest
 from worker.errors import NotAvailableYet, RequestError
 
@@ -38,6 +40,12 @@ class ServedModel:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
     """Cap on the answer's length; None = the room left in the context."""
+    loras: tuple[LoraFile, ...] = ()
+    """Adapters that requests may ask for, by their place or name."""
+    embedder: Embedder | None = None
+    """Makes what is pooled of texts: vectors, or a reranker's scores."""
+    pair_prompt: PairPrompt | None = None
+    """How a reranker reads a question and a document; None = it is none."""
 
     @property
     def context(self) -> int:
@@ -60,13 +68,15 @@ class Envelope:
     seed: int = 0
     priority: int = 0
     cache_salt: str = ""
+    loras: tuple[AskedLora, ...] = ()
+    """Adapters of the alias that was asked for."""
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
         """Return the envelope; a header that is absent counts as zero or empty.
 
         Raises: NotAvailableYet when the router wants to have a broken reply continued; RequestError naming a header
-        that should be a whole number and is none.
+        that is not what it should be.
         """
         if Header.RESUME in headers:
             raise NotAvailableYet("This worker cannot continue the reply of another one.")
@@ -76,6 +86,7 @@ class Envelope:
             seed=_whole_number(headers, Header.SEED),
             priority=_whole_number(headers, Header.PRIORITY),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
+            loras=read_lora_header(headers[Header.LORA]) if Header.LORA in headers else (),
         )
 
 

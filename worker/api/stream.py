@@ -214,7 +214,7 @@ class Reply:
             ]
             data = formatter.whole(answers, totals)
         reasons = [one.finish for one in self._choices if one.finish is not None]
-        return encode_frame(FrameType.DATA, data) + _end("ok", totals, reasons)
+        return encode_frame(FrameType.DATA, data) + end_frame("ok", totals, reasons)
 
 
 def _merge(outputs: list[tuple[int, Output]]) -> dict[int, Output]:
@@ -240,10 +240,11 @@ def _join(before: Output, after: Output) -> Output:
 
 def failure(error: RequestError, totals: Totals) -> bytes:
     """Return the frames that end the body of a request that was refused or failed."""
-    return encode_frame(FrameType.ERROR, error.to_payload().to_json()) + _end(error.outcome, totals, [])
+    return encode_frame(FrameType.ERROR, error.to_payload().to_json()) + end_frame(error.outcome, totals, [])
 
 
-def _end(outcome: str, totals: Totals, finish_reasons: Sequence[FinishReason]) -> bytes:
+def end_frame(outcome: str, totals: Totals, finish_reasons: Sequence[FinishReason]) -> bytes:
+    """Return the last frame of every body."""
     end = {
         "outcome": outcome,
         "usage": totals.usage,

@@ -50,11 +50,12 @@ class EngineOptions:
     """Host memory for finished prefixes that had to leave the KV cache; None = a sixteenth of the machine's, at
     most 4 GiB; 0 = none."""
     draft_max: int = 16
-    """Tokens of an answer that are guessed ahead in one step at most; 0 = none."""
+    """Tokens of an answer that are drafted ahead in one step at most; 0 = none."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
-    """`on`, `off`, or `auto`: off on a CPU (slow there under 64 rows), llama.cpp's choice on a GPU."""
+    """`on`, `off`, or `auto`: off on a CPU (mostly slow there under 64 rows) unless a calibration has found otherwise,
+    llama.cpp's choice on a GPU."""
     swa_full: bool = True
     """Keep full-size caches for sliding-window layers, so that any prefix can be reused."""
     rope_scaling: str | None = None
@@ -78,7 +79,7 @@ class EngineOptions:
 
     @property
     def max_drafted(self) -> int:
-        """Guessed tokens of all sequences in one step at most: each needs a row of logits."""
+        """Drafted tokens of all sequences in one step at most: each needs a row of logits."""
         return min(self.draft_max * self.slots, 32)
 
     @property
@@ -106,6 +107,8 @@ class LaunchSpec:
     chat_template: str | None = None
     """Source of a template that replaces the file's own."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    calibration_dir: str | None = None
+    """Folder in which it is kept what passes cost on this machine; None = not measured."""
     log_level: str = "INFO"
     check_cells: bool = False
     """Compare the recorded tokens of every sequence with the KV positions after each pass."""

@@ -77,9 +77,9 @@ class EngineCounters:
     aborted: int = 0
     failed_steps: int = 0
     """Passes and KV operations that were refused or failed; each was made good or ended its request."""
-    guessed_tokens: int = 0
-    """Tokens that were guessed ahead and verified."""
-    guessed_tokens_right: int = 0
+    drafted_tokens: int = 0
+    """Tokens that were drafted ahead and verified."""
+    accepted_tokens: int = 0
     parked: int = 0
     """How often a running sequence had to make room for others."""
 

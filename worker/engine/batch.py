@@ -82,12 +82,12 @@ class Chunk:
     """Position of the first row."""
     num_outputs: int = 0
     """So many of the last rows are sampled from: 0 within a prompt, 1 at its end and when generating, more when
-    the rows after the first of them are guesses to verify."""
+    the rows after the first of them are drafts to verify."""
     num_prompt_rows: int = 0
     """Rows that belong to the prompt; the others compute tokens of the answer."""
 
     @property
-    def guesses(self) -> TokenArray:
+    def drafts(self) -> TokenArray:
         """The tokens at the end that nobody has sampled yet. Shape: (num_outputs - 1,)."""
         return self.tokens[len(self.tokens) - max(0, self.num_outputs - 1) :]
 
@@ -120,7 +120,7 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """The pass succeeded. For each chunk with outputs, in order, what was picked: at least one token, and one more
-    for each guess that turned out right."""
+    for each draft that turned out right."""
 
     picks: tuple[tuple[Pick, ...], ...]
 

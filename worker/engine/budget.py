@@ -52,9 +52,9 @@ class SchedulerOptions:
     """Tokens that finished prefixes may hold in host memory together."""
     max_idle_cells: int | None = None
     """Cells that finished prefixes may keep while others run: every pass looks at all of them. None = no limit."""
-    max_guesses_each: int = 0
-    """Tokens of one answer that may be guessed ahead in a step."""
-    max_guesses: int = 0
+    max_drafted_each: int = 0
+    """Tokens of one answer that may be drafted ahead in a step."""
+    max_drafted: int = 0
     """Of all answers together."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""

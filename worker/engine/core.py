@@ -16,8 +16,8 @@ from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
+from worker.engine.drafting import Drafting, DraftModel
 from worker.engine.errors import ForwardAborted, ForwardError, InvalidBatch, KvCacheFull
-from worker.engine.guessing import DraftModel, Guessing
 from worker.engine.request import AdapterSet, GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
@@ -106,7 +106,7 @@ class EngineCore:
         self._clock = clock
         self._check_cells = check_cells
         self._samplers: dict[RequestId, Sampler] = {}
-        self.guessing = Guessing(options.max_guesses_each, options.max_guesses, draft_model)
+        self.drafting = Drafting(options.max_drafted_each, options.max_drafted, draft_model)
         self._num_vocab = backend.facts.num_vocab
         self._num_failures = 0
         self._adapters: AdapterSet = ()
@@ -142,7 +142,7 @@ class EngineCore:
 
     def _forget(self, request_id: RequestId) -> None:
         self._samplers.pop(request_id, None)
-        self.guessing.forget(request_id)
+        self.drafting.forget(request_id)
         self.statistics.forget(request_id)
 
     def interrupt_for(self, is_wanted: Callable[[RequestId], bool]) -> None:
@@ -157,7 +157,7 @@ class EngineCore:
 
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
-        plan = self.scheduler.plan(self._clock(), self.costs, self._guess())
+        plan = self.scheduler.plan(self._clock(), self.costs, self._draft())
         failed = [op for op in plan.before if not self.backend.apply(op)]
         if failed:
             self._note_failure(f"operations on the KV cache failed: {failed}")
@@ -178,13 +178,13 @@ class EngineCore:
             self.check_cells()
         return outputs
 
-    def _guess(self) -> dict[RequestId, TokenArray]:
+    def _draft(self) -> dict[RequestId, TokenArray]:
         """Return what may come next in each sequence, as far as verifying it is worth its time."""
         generating = self.scheduler.generating()
-        if not generating or not self.scheduler.options.can_share:  # a memory that cannot be cut keeps wrong guesses
+        if not generating or not self.scheduler.options.can_share:  # a memory that cannot be cut keeps wrong drafts
             return {}
         target_s = gap_s(self.scheduler.options, self.costs, [sequence.request for _, sequence in generating])
-        return self.guessing.propose(generating, self.costs, max_seconds=target_s)
+        return self.drafting.propose(generating, self.costs, max_seconds=target_s)
 
     def _forward(self, plan: StepPlan) -> StepResult:
         started_s = self._clock()
@@ -231,24 +231,24 @@ class EngineCore:
                 rows = logits[first_row : first_row + chunk.num_outputs]
                 first_row += chunk.num_outputs
                 picks = tuple(self._verify(chunk, rows))
-                self.guessing.observe(chunk, picks)
-                self.statistics.guessed += len(chunk.guesses)
-                self.statistics.guessed_right += len(picks) - 1
+                self.drafting.observe(chunk, picks)
+                self.statistics.drafted += len(chunk.drafts)
+                self.statistics.accepted += len(picks) - 1
                 yield picks
 
     def _verify(self, chunk: Chunk, rows: npt.NDArray[float32]) -> Iterator[Pick]:
-        """Yield the token after each row, as long as the guess that made the row was right.
+        """Yield the token after each row, as long as the draft that made the row was right.
 
-        Every token is drawn as it would be without guesses: they change the speed, never the answer.
+        Every token is drawn as it would be without drafts: they change the speed, never the answer.
         """
         sequence = self.scheduler.slots[chunk.seq_id].sequence
         assert sequence is not None
         sampler = self._samplers[chunk.request_id]
-        guesses = chunk.guesses
+        drafts = chunk.drafts
         for num_right, row in enumerate(rows):
             pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
             yield pick
-            if num_right < len(guesses) and pick.token != guesses[num_right]:
+            if num_right < len(drafts) and pick.token != drafts[num_right]:
                 return
 
     def check_cells(self) -> None:

@@ -14,8 +14,8 @@ _NUM_BUCKETS = 13
 _WEIGHT = 0.2
 """Of a new measurement in its moving average."""
 
-_STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Row counts to choose from: few, because llama.cpp reuses its graph when a count comes back."""
+_STEPS = (*range(4, 64, 4), *range(64, 256, 16), *range(256, 512, 64), 512, 768, 1024, 1536, 2048)
+"""Row counts to choose from, not all of them: llama.cpp reuses its graph when a count comes back."""
 
 
 class CostTable:
@@ -24,13 +24,21 @@ class CostTable:
     def __init__(self) -> None:
         self._rows = [0.0] * _NUM_BUCKETS
         self._seconds = [0.0] * _NUM_BUCKETS
+        self._is_seed = [False] * _NUM_BUCKETS
+
+    def seed(self, num_rows: int, seconds: float) -> None:
+        """Believe that a pass takes so long until one of about as many rows has been measured."""
+        index = _bucket(num_rows)
+        if not self._seconds[index] or self._is_seed[index]:
+            self._rows[index], self._seconds[index], self._is_seed[index] = num_rows, seconds, True
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """Take one measured pass into account."""
         if num_rows < 1 or seconds <= 0.0:
             return
-        index = min((num_rows - 1).bit_length(), _NUM_BUCKETS - 1)
-        weight = _WEIGHT if self._seconds[index] else 1.0
+        index = _bucket(num_rows)
+        weight = _WEIGHT if self._seconds[index] and not self._is_seed[index] else 1.0
+        self._is_seed[index] = False
         self._rows[index] += (num_rows - self._rows[index]) * weight
         self._seconds[index] += (seconds - self._seconds[index]) * weight
 
@@ -56,6 +64,10 @@ class CostTable:
             if step > fitting and cost is not None and cost <= seconds:
                 fitting = step
         return min(fitting, at_most)
+
+
+def _bucket(num_rows: int) -> int:
+    return min((num_rows - 1).bit_length(), _NUM_BUCKETS - 1)
 
 
 def _interpolate(known: list[tuple[float, float]], num_rows: int) -> float | None:

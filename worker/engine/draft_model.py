@@ -1,7 +1,7 @@
-"""A small model of the same vocabulary that guesses what the large one will say.
+"""A small model of the same vocabulary that drafts what the large one will say.
 
 Keeps its own context in step with the slots: what is in it is compared with the sequences at every call, so that
-nobody has to tell it about rejected guesses, parked or ended sequences. Must not decide how many guesses are
+nobody has to tell it about rejected drafts, parked or ended sequences. Must not decide how many drafts are
 worth making. All methods belong to the engine thread.
 """
 
@@ -37,7 +37,7 @@ _WEIGHT = 0.2
 
 
 class LlamaDraftModel:
-    """Guesses by always taking the most likely token."""
+    """Drafts by always taking the most likely token."""
 
     def __init__(self, model: LlamaModel, context: LlamaContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._model = model
@@ -54,7 +54,7 @@ class LlamaDraftModel:
     ) -> LlamaDraftModel:
         """Return the loaded draft model of a large one with `options` and `vocabulary`.
 
-        Raises: BadModel when it cannot guess for that vocabulary; OutOfMemory.
+        Raises: BadModel when it cannot draft for that vocabulary; OutOfMemory.
         """
         model = LlamaModel.load(path, options)
         try:
@@ -75,20 +75,20 @@ class LlamaDraftModel:
         if not context.can_share:
             context.close()
             model.close()
-            raise BadModel("the draft model's memory cannot take back wrong guesses; use one with plain attention")
+            raise BadModel("the draft model's memory cannot take back wrong drafts; use one with plain attention")
         return cls(model, context)
 
     @property
-    def seconds_per_guess(self) -> float:
-        """Measured seconds of one more guess for all sequences; 0 before the first."""
+    def seconds_per_draft(self) -> float:
+        """Measured seconds of one more draft for all sequences; 0 before the first."""
         return self._seconds
 
-    def guess(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> dict[RequestId, TokenArray]:
-        """Return guesses for (slot id, sequence, how many); a sequence whose prompt is not in yet gets none."""
+    def draft(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> dict[RequestId, TokenArray]:
+        """Return drafts for (slot id, sequence, how many); a sequence whose prompt is not in yet gets none."""
         if self._num_failures >= MAX_FAILURES:
             return {}
         try:
-            guesses = self._guess(wanted)
+            drafts = self._draft(wanted)
         except ForwardError as error:
             self._num_failures += 1
             log.warning("the draft model failed (%d of %d): %s", self._num_failures, MAX_FAILURES, error)
@@ -97,11 +97,11 @@ class LlamaDraftModel:
             self._held.clear()
             return {}
         self._num_failures = 0
-        return guesses
+        return drafts
 
-    def _guess(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> dict[RequestId, TokenArray]:
+    def _draft(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> dict[RequestId, TokenArray]:
         ready = self._catch_up(wanted)
-        guesses: dict[RequestId, list[int]] = {}
+        drafts: dict[RequestId, list[int]] = {}
         depth = 0
         while ready:
             chunks = [
@@ -118,11 +118,11 @@ class LlamaDraftModel:
             for (slot_id, sequence, count, pending), row in zip(ready, rows, strict=True):
                 self._held[slot_id] = np.concatenate([self._held[slot_id], pending])
                 token = int(row.argmax())
-                guesses.setdefault(sequence.request_id, []).append(token)
+                drafts.setdefault(sequence.request_id, []).append(token)
                 if depth < count:
                     following.append((slot_id, sequence, count, np.array([token], dtype=np.int32)))
             ready = following
-        return {request_id: np.array(tokens, dtype=np.int32) for request_id, tokens in guesses.items()}
+        return {request_id: np.array(tokens, dtype=np.int32) for request_id, tokens in drafts.items()}
 
     def _catch_up(
         self, wanted: Sequence[tuple[int, TokenSequence, int]]
@@ -174,6 +174,6 @@ def _check_vocabulary(small: Vocabulary, large: Vocabulary) -> None:
     )
     if differs:
         raise BadModel(
-            f"the draft model has another vocabulary ({small.num_vocab} tokens) than the model it is to guess for "
+            f"the draft model has another vocabulary ({small.num_vocab} tokens) than the model it is to draft for "
             f"({large.num_vocab} tokens); choose a smaller model of the same family"
         )

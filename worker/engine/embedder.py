@@ -72,11 +72,11 @@ class _Request:
 class Embedder:
     """Collects texts while a pass runs. All methods are called from the event-loop thread."""
 
-    def __init__(self, engine: Errands, passes: PooledPasses, *, target_gap_s: float | None = None) -> None:
+    def __init__(self, engine: Errands, passes: PooledPasses, *, target_gap_ms: float | None = None) -> None:
         self.shape = passes.shape
         self._engine = engine
         self._passes = passes
-        self._target_gap_s = target_gap_s or TARGET_GAP_S
+        self._target_gap_s = TARGET_GAP_S if target_gap_ms is None else target_gap_ms / 1000
         self._line = DocumentLine(max_documents=self.shape.max_documents)
         self._requests: dict[int, _Request] = {}
         self._ids = itertools.count(1)

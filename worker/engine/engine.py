@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 Sink = Callable[[Output], None]
 T = TypeVar("T")
+
+Errand = tuple[Callable[[], object], asyncio.Future[Any], Callable[[], None] | None]
+"""Work beside generation, done one piece after each step; what it brings; and what breaks it off."""
 
 SWITCH_INTERVAL_S = 1e-4
 """How long another thread may hold the interpreter when a pass returns. The default of 5 ms would be added to
@@ -91,8 +94,9 @@ class Engine:
         self._ids = itertools.count(1)
         self._sinks: dict[RequestId, Sink] = {}
         self._inbox: deque[Callable[[], Output | None]] = deque()
-        self._errands: deque[tuple[Callable[[], object], asyncio.Future[Any]]] = deque()
-        """Work beside generation, done one piece after each step."""
+        self._errands: deque[Errand] = deque()
+        self._interrupt_errand: Callable[[], None] | None = None
+        """Of the errand that runs now, if it may be broken off."""
         self._wake = threading.Event()
         self._is_stopping = False
         self._is_failed = False
@@ -119,6 +123,7 @@ class Engine:
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
         self._sinks[request_id] = sink
+        self._break_off_errand()
         if request.reproducible:
             self._order(lambda: self._lane.submit(request_id, request, self._num_threads))
         else:
@@ -141,19 +146,40 @@ class Engine:
         if request_id in self._sinks:
             self._order(lambda: self._finish(request_id, num_tokens))
 
-    def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def call(self, work: Callable[[], T], interrupt: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """Run `work` on the engine thread after the current step and return its result, or its exception, as a future.
 
         For whatever must not run beside a pass. Each call delays all running answers: keep it as short as one pass.
+        `interrupt`, called from another thread, breaks off work that may give way to any other.
         Raises: EngineStopped.
         """
         if self._is_stopping or self._is_failed:
             raise EngineStopped("the engine takes no more requests")
         assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
-        self._errands.append((work, future))
+        self._break_off_errand()
+        self._errands.append((work, future, interrupt))
         self._wake.set()
         return future
+
+    def _break_off_errand(self) -> None:
+        if (interrupt := self._interrupt_errand) is not None:
+            interrupt()
+
+    def seed_costs(self, seconds: Mapping[int, float]) -> None:
+        """Believe in these times of passes, by rows, until passes have been measured."""
+        for num_rows, pass_s in seconds.items():
+            self._core.costs.seed(num_rows, pass_s)
+
+    @property
+    def num_threads(self) -> int:
+        """CPU threads of a pass."""
+        return self._num_threads
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not self._sinks and not self._errands
 
     @property
     def is_generating(self) -> bool:
@@ -189,7 +215,9 @@ class Engine:
     def stop(self) -> None:
         """Stop the thread, breaking off the pass that runs where the device can, and free the model."""
         self._is_stopping = True
-        self._core.interrupt_for(lambda _: False)
+        for core in self._cores:
+            core.interrupt_for(lambda _: False)
+        self._break_off_errand()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -206,7 +234,7 @@ class Engine:
             self._lane.close()
             self._backend.close()
         while self._errands:
-            _, future = self._errands.popleft()
+            _, future, _ = self._errands.popleft()
             self._post(partial(_settle, future, None, EngineStopped("the engine has stopped")))
 
     def _loop_steps(self) -> None:
@@ -251,13 +279,18 @@ class Engine:
         outputs = [core.finish(request_id, num_tokens) for core in self._cores]
         return next((output for output in outputs if output is not None), None)
 
-    def _run_errand(self, work: Callable[[], object], future: asyncio.Future[Any]) -> None:
+    def _run_errand(
+        self, work: Callable[[], object], future: asyncio.Future[Any], interrupt: Callable[[], None] | None
+    ) -> None:
+        self._interrupt_errand = interrupt
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
-            self._post(partial(_settle, future, None, error))
+            settle = partial(_settle, future, None, error)
         else:
-            self._post(partial(_settle, future, result, None))
+            settle = partial(_settle, future, result, None)
+        self._interrupt_errand = None
+        self._post(settle)
         self._step += 1
         self._step_at_s = time.monotonic()
 
@@ -336,8 +369,8 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
         max_idle_cells=_max_idle_cells(backend),
         target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
         can_share=backend.can_share,
-        max_guesses_each=options.draft_max,
-        max_guesses=options.max_drafted,
+        max_drafted_each=options.draft_max,
+        max_drafted=options.max_drafted,
     )
 
 

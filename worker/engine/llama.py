@@ -13,11 +13,13 @@ from llama_cpp import llama_cpp as lib
 
 from worker.contract import EngineOptions, ModelFacts
 from worker.engine.batch import Chunk, KvOp
+from worker.engine.calibration import PROMPT_ROWS
 from worker.engine.errors import BadModel, InvalidBatch, LoadFailed, NoKvCache
 from worker.engine.llama_context import LlamaContext
 from worker.engine.llama_model import LlamaModel
 from worker.engine.llama_params import ContextShape, default_flash_attn, lone_params
 from worker.engine.llama_pooling import PooledContext
+from worker.engine.llama_probe import Probe
 from worker.engine.pooling import PoolingShape
 from worker.engine.request import AdapterSet
 
@@ -142,6 +144,11 @@ class LlamaBackend:
         backend._is_guest = True
         return backend
 
+    def probe(self, flash_attn: str, num_threads: int) -> Probe:
+        """Return a throw-away context for measuring. Raises: BadModel, OutOfMemory."""
+        rows = min(max(PROMPT_ROWS), self.max_rows)
+        return Probe(self.model, max_rows=rows, num_threads=num_threads, flash_attn=flash_attn)
+
     def close(self) -> None:
         """Free the contexts and the weights; the backend must not be used afterwards."""
         self.pooled.close()
@@ -158,6 +165,8 @@ class EncoderBackend:
 
     def __init__(self, model: LlamaModel, *, num_threads: int) -> None:
         """Raises: BadModel, OutOfMemory."""
+        if model.options.loras:
+            raise BadModel("LoRA adapters are for generated text, and this model only reads: remove its `loras`")
         self.model = model
         self.vocabulary = model.vocabulary
         self.uses_gpu = model.choice.uses_gpu

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 _LEVEL_WARN, _LEVEL_ERROR, _LEVEL_CONTINUED = 3, 4, 5
 """Source: ggml.h, ggml_log_level."""
 
+_OF_INTERRUPTS = ("failed with error 1", "compute status: 1", "ret = 2")
+"""How lines end that llama.cpp calls errors though we have asked it to break off a pass. Source: llama-context.cpp."""
+
 _lines: deque[str] = deque(maxlen=200)
 _last_level = 0
 
@@ -28,7 +31,7 @@ def _on_log(level: int, text: bytes, _: object) -> None:
     level = _last_level if level == _LEVEL_CONTINUED else level
     _last_level = level
     line = text.decode("utf-8", "replace").rstrip()
-    if line and level in {_LEVEL_WARN, _LEVEL_ERROR}:
+    if line and not line.endswith(_OF_INTERRUPTS) and level in {_LEVEL_WARN, _LEVEL_ERROR}:
         if level == _LEVEL_ERROR:
             _lines.append(line)
         log.log(logging.ERROR if level == _LEVEL_ERROR else logging.DEBUG, "llama.cpp: %s", line)

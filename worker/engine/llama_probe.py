@@ -30,40 +30,35 @@ class Probe:
 
     def __init__(self, model: LlamaModel, *, max_rows: int, num_threads: int, flash_attn: str) -> None:
         """Raises: BadModel, OutOfMemory."""
-        shape = ContextShape(NUM_STREAMS, NUM_CELLS, max_rows, max_outputs=NUM_STREAMS)
+        shape = ContextShape(NUM_STREAMS + 1, NUM_CELLS, max_rows, max_outputs=NUM_STREAMS)
+        self.flash_attn = flash_attn
         self._context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=flash_attn)
         self._num_vocab = model.num_vocab
-        self._num_streams = NUM_STREAMS
+        self._can_copy = self._context.can_share and self._context.bytes_per_token > 0
+        self._num_streams = NUM_STREAMS if self._can_copy else 1
         self._length = 0
         """Tokens of each stream, and where the next one stands: merged streams have them several times over."""
 
     def fill(self, num_rows: int) -> float:
         """Compute a prompt of `num_rows` tokens and copy it until all cells are in use; return its pass's seconds.
 
-        Where sequences cannot be copied, one alone stands for all. Raises: ForwardError.
+        Where sequences cannot be copied, nothing is kept: one empty stream stands for all. Raises: ForwardError.
         """
         context = self._context
         seconds = self._seconds([self._chunk(0, num_rows, 0)])
-        self._length = num_rows
-        if not (context.can_share and context.bytes_per_token and context.apply(Save(0, _BLOB))):
-            self._num_streams = 1
+        if not self._can_copy:
+            context.apply(Clear(0))
             return seconds
-        num_copies = max(1, DEPTH // (num_rows * NUM_STREAMS))
-        for stream in range(NUM_STREAMS):
-            for _ in range(num_copies):
-                self._restore_into(stream)
+        context.apply(Save(0, _BLOB))
+        self._length = num_rows
+        num_copies = max(1, DEPTH // (num_rows * self._num_streams))
+        for stream in range(self._num_streams):
+            for _ in range(num_copies if stream else num_copies - 1):
+                # A stream has the same positions several times then, which llama.cpp allows.
+                context.apply(Restore(_BLOB, NUM_STREAMS, num_rows))
+                context.apply(Share(NUM_STREAMS, stream, num_rows))
+                context.apply(Clear(NUM_STREAMS))
         return seconds
-
-    def _restore_into(self, stream: int) -> None:
-        """Add a copy of the blob to the stream: its positions are there several times, which llama.cpp allows."""
-        spare = NUM_STREAMS - 1
-        if stream == spare:
-            self._context.apply(Clear(spare))
-            self._context.apply(Restore(_BLOB, spare, self._length))
-            return
-        self._context.apply(Restore(_BLOB, spare, self._length))
-        self._context.apply(Share(spare, stream, self._length))
-        self._context.apply(Clear(spare))
 
     def seconds(self, num_rows: int) -> float:
         """Return what a pass takes: up to `NUM_STREAMS` rows with one row in each stream, beyond that in one prompt.
@@ -77,7 +72,7 @@ class Probe:
             return self._seconds([self._chunk(stream, n, self._length) for stream, n in enumerate(rows)])
         finally:
             for stream in range(self._num_streams):
-                self._context.apply(Trim(stream, self._length))
+                self._context.apply(Trim(stream, self._length) if self._length else Clear(stream))
 
     def _merge(self, num_streams: int) -> None:
         """Have at most so many streams, which own the cells of all others as well."""

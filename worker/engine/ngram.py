@@ -1,6 +1,6 @@
-"""Guesses from the text itself: what followed the last few tokens the last time they occurred.
+"""Drafts from the text itself: what followed the last few tokens the last time they occurred.
 
-Answers that quote their prompt (code, edits, summaries) or repeat themselves are guessed well, and it costs
+Answers that quote their prompt (code, edits, summaries) or repeat themselves are drafted well, and it costs
 nothing but a look into a table. Pure; must not know costs or acceptance.
 """
 
@@ -17,11 +17,11 @@ SIZES = (4, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """Tokens that may come next, and how many tokens of context they are guessed from."""
+class Draft:
+    """Tokens that may come next, and how many tokens of context they are drafted from."""
 
     tokens: TokenArray
-    """Shape: (num_guesses,), at least one."""
+    """Shape: (num_drafted,), at least one."""
     size: int
 
 
@@ -45,9 +45,9 @@ class NgramIndex:
             ends.update(zip(grams, range(first + size, first + size + count), strict=True))
         self._num_indexed = len(tokens)
 
-    def guess(self, tokens: TokenArray, max_guesses: int) -> Guess | None:
+    def draft(self, tokens: TokenArray, max_drafted: int) -> Draft | None:
         """Return what followed the end of `tokens` before; None if that is new. `extend` has seen all of them."""
-        if max_guesses < 1:
+        if max_drafted < 1:
             return None
         for size, ends in zip(SIZES, self._ends, strict=True):
             if len(tokens) < size:
@@ -56,6 +56,6 @@ class NgramIndex:
             if start is not None:
                 # Where the text has come round to itself, its period goes on.
                 period = len(tokens) - start
-                indexes = start + np.arange(max_guesses) % period
-                return Guess(tokens[indexes], size)
+                indexes = start + np.arange(max_drafted) % period
+                return Draft(tokens[indexes], size)
         return None

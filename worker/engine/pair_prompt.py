@@ -64,9 +64,14 @@ class PairVocabulary(Vocabulary, Protocol):
 
     eos: int | None
     sep: int | None
+    """The separator between two texts."""
     add_eos: bool
     add_sep: bool
-    rerank_template: str | None
+
+    @property
+    def rerank_template(self) -> str | None:
+        """The file's prompt for a question and a document, with `{query}` and `{document}` in it."""
+        ...
 
 
 def pair_prompt(vocabulary: PairVocabulary) -> PairPrompt:

@@ -17,10 +17,10 @@ MAX_DOCUMENTS = 64
 """Texts of one pass; each is a sequence. More would hardly fill a pass better."""
 MAX_RECURRENT_DOCUMENTS = 8
 """The same for recurrent models, which keep a state of each."""
-CPU_ROWS = 512
+CPU_ROWS = 128
 GPU_ROWS = 2048
-"""Rows of a usual pass. More do not make a CPU faster, and all texts of a pass pay for each other: attention is
-computed between all of its rows and then masked."""
+"""Rows of a usual pass. All texts of a pass pay for each other, because attention is computed between all of its rows
+and then masked: measured on a CPU, all-MiniLM-L6-v2 reads short texts a third slower at 512 rows than at 128."""
 
 
 class Pooling(StrEnum):

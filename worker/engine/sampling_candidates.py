@@ -8,6 +8,7 @@ know what a sampler is.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ Logits = npt.NDArray[np.float64]
 
 MAX_LISTED = 4096
 """Longer lists cost more to sort than a ban in the row costs."""
-_GROUP = 64
+_GROUP = 128
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
@@ -114,17 +115,32 @@ class Candidates:
             self._row, self.ids, self.logits = None, ids[order], logits[order].astype(np.float64)
         self._forget(len(ids) if size is None else size)
 
-    def keep(self, where: slice | npt.NDArray[np.intp], *, size: int | None = None) -> None:
+    def keep(self, where: slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_], *, size: int | None = None) -> None:
         """Keep only these places of the list; they are in order, and not empty."""
         self.ids, self.logits = self.ids[where], self.logits[where]
         self._forget(len(self.ids) if size is None else size)
 
-    def keep_largest(self, count: int, *, size: int | None = None) -> None:
-        """Keep the `count` best tokens, or what there is."""
-        if self.whole() is None:
+    def keep_largest(self, count: int) -> None:
+        """Keep the `count` best tokens, at least one, or what there is."""
+        row = self.whole()
+        size = min(count, self.size)
+        if row is None:
             self.keep(slice(count), size=size)
-        elif count < self.size:
-            self.keep_ids(self.ids_of_largest(count), size=count if size is None else size)
+        elif size < self.size:
+            self.keep_ids(self.ids_of_largest(size), size=size)
+
+    def keep_best(self) -> None:
+        """Keep the best token alone, banning the others."""
+        row = self._row
+        if row is None:
+            self.keep(slice(1), size=self.size)
+            return
+        best = int(row.argmax())
+        if not np.isfinite(row[best]):
+            self._survey(row)
+            return
+        self._row, self.ids, self.logits = None, np.array([best]), np.array([float(row[best])])
+        self._forget(self.size)
 
     def ban(self, ids: Ids) -> None:
         """Take these tokens out of the row; others must be left."""
@@ -135,7 +151,7 @@ class Candidates:
 
     # --- changes of logits --------------------------------------------------------------------------------
 
-    def find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.intp]]:
+    def find(self, ids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return which of `ids`, in order and each once, are left, and their places in `values`."""
         if self._row is not None:
             return ids, ids

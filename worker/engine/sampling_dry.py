@@ -6,9 +6,8 @@ Owns the search for repetitions, and what in a vocabulary ends them. Source of t
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,13 +18,13 @@ from worker.engine.sampling_candidates import Candidates
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 MAX_BREAKER_BYTES = 40
 _MAX_TAIL = 20
-_LOG_OF_LARGEST = 88.7228391
-"""Of the 32-bit floats."""
+_LOG_OF_LARGEST = np.float32(88.7228391)
+"""Of the 32-bit floats; penalties are clipped there, in 32 bits as llama.cpp does it."""
 _STRIDE = 64
 
 
 class Words(Protocol):
-    """What breakers need of a vocabulary; as a key of a cache it is itself alone."""
+    """What breakers need of a vocabulary."""
 
     @property
     def num_vocab(self) -> int:
@@ -48,9 +47,10 @@ class Dry:
         self._last_n = params.dry_penalty_last_n
         self._allowed = params.dry_allowed_length
         self._multiplier = params.dry_multiplier
-        self._base = float(np.float32(params.dry_base))
+        base = np.float32(params.dry_base)
+        self._base = float(base)
         self._breakers = params.dry_breakers
-        self._max_exponent = int(_LOG_OF_LARGEST / math.log(self._base)) if self._base > 1.000001 else 0
+        self._max_exponent = int(_LOG_OF_LARGEST / np.log(base)) if base > np.float32(1.000001) else 0
 
     def __call__(self, candidates: Candidates, tokens: TokenArray, index: int) -> None:
         """Lower the logits of tokens that would prolong a repetition."""
@@ -108,13 +108,20 @@ class Dry:
         return float(min(self._multiplier * self._base**exponent, 3e38))
 
 
-@functools.lru_cache(maxsize=8)
 def find_breakers(vocabulary: Words, texts: tuple[str, ...]) -> Breakers:
-    """Return where each of `texts` can begin in tokens, and how it goes on. Reads the whole vocabulary the first time."""
+    """Return where each of `texts` can begin in tokens, and how it goes on.
+
+    Reads the whole vocabulary for texts that were not asked for lately: not for the event loop.
+    """
+    words: Any = vocabulary  # as a key it stands for itself alone
+    return _find_breakers(words, texts)
+
+
+@functools.lru_cache(maxsize=8)
+def _find_breakers(vocabulary: Words, texts: tuple[str, ...]) -> Breakers:
     breakers: dict[int, list[tuple[int, ...]]] = {}
-    strips = _strips_a_space(vocabulary)
     pieces = [vocabulary.piece(token, special=True) for token in range(vocabulary.num_vocab)]
-    if strips:
+    if _strips_a_space(vocabulary):
         pieces = [piece[1:] if piece[:1] == b" " else piece for piece in pieces]
     for text in texts:
         raw = text.encode("utf-8", "replace")[:MAX_BREAKER_BYTES]

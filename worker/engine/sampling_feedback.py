@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from worker.engine.request import SamplerKind, SamplingParams
-from worker.engine.sampling_candidates import Candidates
+from worker.engine.sampling_candidates import Candidates, Ids, Logits, Row
 
 _LOG_2 = math.log(2.0)
 _NUM_ESTIMATED = 100
@@ -80,13 +80,13 @@ class Mirostat1(_Mirostat):
         steps = np.log(np.arange(2, len(best) + 1) / np.arange(1, len(best)))
         slope = float((steps * -np.diff(best)).sum() / (steps * steps).sum())
         excess = slope - 1.0
-        if slope <= 0.0 or excess == 0.0:
-            return 1 if excess else size
+        if slope <= 0.0:
+            return 1
         try:
             count = (excess * 2.0 ** self.state[0] / (1.0 - self._num_vocab**-excess)) ** (1.0 / slope)
         except (OverflowError, ZeroDivisionError):
             return size
-        return int(min(max(count, 1.0), size))
+        return int(min(max(count, 1.0), size))  # llama.cpp's count overflows on flat rows; then it takes the best
 
 
 class Mirostat2(_Mirostat):
@@ -97,9 +97,9 @@ class Mirostat2(_Mirostat):
         row = candidates.whole()
         threshold = candidates.top + candidates.log_total - self.state[0] * _LOG_2
         if row is None:
-            candidates.keep(slice(max(1, int(np.count_nonzero(candidates.logits >= threshold)))))
+            candidates.keep_largest(max(1, int(np.count_nonzero(candidates.logits >= threshold))))
         elif threshold > candidates.top:
-            candidates.keep_largest(1)
+            candidates.keep_best()
         else:
             candidates.keep_ids(candidates.ids_above(threshold))
 
@@ -114,17 +114,16 @@ class AdaptiveP:
         self._target = min(max(target, 0.0), 1.0)
         self._decay = min(max(decay, 0.0), 0.99)
         self.state: State = (target / (1.0 - self._decay), 1.0 / (1.0 - self._decay))
-        self._log_probabilities: Candidates | None = None
+        self._probabilities: Row | Logits = np.empty(0)
+        self._ids: Ids | None = None
 
     def prepare(self, candidates: Candidates) -> None:
         """Give each token a logit by its probability's distance from the target."""
         weighted_sum, weight = self.state
         target = min(max(2.0 * self._target - weighted_sum / weight, 0.0), 1.0)
-        candidates.whole()
-        weights = candidates.weights()
-        self._probabilities = probabilities = weights / float(weights.sum())
-        values = candidates.values
         self._ids = None if candidates.whole() is not None else candidates.ids
+        weights, values = candidates.weights(), candidates.values
+        self._probabilities = probabilities = weights / float(weights.sum())
         distances = np.abs(probabilities - np.float32(target)) * np.float32(_INVERSE_WIDTH)
         possible = values > -np.inf
         values[possible] = (_PEAK - _SHARPNESS * distances * distances / (1.0 + distances))[possible]

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.engine.batch import TokenArray
 from worker.engine.request import SamplerKind, SamplingParams
-from worker.engine.sampling_candidates import Candidates, Ids, Logits, Row
+from worker.engine.sampling_candidates import MAX_LISTED, Candidates, Ids, Logits, Row
 from worker.engine.sampling_chance import uniform
 from worker.engine.sampling_dry import Dry
+
+Values = Row | Logits
 
 Step = Callable[[Candidates, TokenArray, int], None]
 """Takes the candidates, the text so far, and the number of tokens generated before this one."""
@@ -25,6 +28,11 @@ XTC_DRAW = 1
 """Which of the draws of one token is XTC's; the token's own is 0."""
 _CUTS_FROM_BELOW = {SamplerKind.TOP_N_SIGMA, SamplerKind.TOP_K, SamplerKind.TOP_P, SamplerKind.MIN_P}
 """Whatever they cut off, the best token stays."""
+
+
+_BINS_PER_UNIT, _NUM_BINS = 32.0, 4096.0
+"""Of distances between logits; further away no weight is left in 32 bits."""
+_NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def chain(params: SamplingParams) -> list[Step]:
@@ -41,9 +49,15 @@ def chain(params: SamplingParams) -> list[Step]:
     return [step for _, step in steps]
 
 
+def temperature_step(params: SamplingParams) -> list[Step]:
+    """Return the only step before Mirostat: a plain temperature."""
+    step = _temperature(replace(params, dynatemp_range=0.0))
+    return [] if step is None else [step]
+
+
 def take_the_best(candidates: Candidates, tokens: TokenArray, index: int) -> None:
     """Temperature 0."""
-    candidates.keep_largest(1, size=candidates.size)
+    candidates.keep_best()
 
 
 def _penalties(params: SamplingParams) -> Step | None:
@@ -80,9 +94,9 @@ def _top_n_sigma(params: SamplingParams) -> Step | None:
         return None
 
     def step(candidates: Candidates, tokens: TokenArray, index: int) -> None:
+        row = candidates.whole()
         if candidates.size <= 1:
             return
-        row = candidates.whole()
         if row is None:
             threshold = candidates.top - factor * float(candidates.logits.std())
             candidates.keep(candidates.logits >= threshold, size=candidates.size)
@@ -121,30 +135,13 @@ def _typical_p(params: SamplingParams) -> Step | None:
         total = float(weights.sum())
         entropy = log_total - float((weights * depth).sum()) / total
         distances = np.abs(log_total - depth - entropy)
-        where = _most_typical(distances, weights, share * total, min_keep)
+        where = _nearest(distances, weights, share, min_keep, more=True)
         if row is None:
             candidates.keep(where)
         else:
             candidates.keep_ids(where)
 
     return step
-
-
-def _most_typical(
-    distances: Row | Logits, weights: Row | Logits, target: float, min_keep: int
-) -> npt.NDArray[np.intp]:
-    """Return the nearest places, in order, that together weigh more than `target`."""
-    reach = 0.5
-    while True:
-        places = np.flatnonzero((distances <= reach) & (weights > 0.0))
-        is_all = reach > 300.0
-        if is_all or (len(places) >= min_keep and float(weights[places].sum(dtype=np.float64)) > target):
-            break
-        reach *= 1.5
-    order = np.argsort(distances[places], kind="stable")
-    sums = np.cumsum(weights[places[order]], dtype=np.float64)
-    count = max(int(np.searchsorted(sums, target, side="right")) + 1, min_keep)
-    return np.sort(places[order[:count]])
 
 
 def _top_p(params: SamplingParams) -> Step | None:
@@ -155,7 +152,7 @@ def _top_p(params: SamplingParams) -> Step | None:
     def step(candidates: Candidates, tokens: TokenArray, index: int) -> None:
         if candidates.whole() is None:
             sums = np.cumsum(candidates.weights())
-            candidates.keep(slice(max(int(np.searchsorted(sums, share * sums[-1])) + 1, min_keep)))
+            candidates.keep_largest(max(int(np.searchsorted(sums, share * sums[-1])) + 1, min_keep))
         else:
             candidates.keep_ids(_nucleus(candidates, share, min_keep))
 
@@ -167,26 +164,38 @@ def _nucleus(candidates: Candidates, share: float, min_keep: int) -> Ids:
     weights = candidates.weights()
     target = share * float(weights.sum())
     for count in (256, 2048):
-        if count * 2 < len(weights):
+        if count * 8 < len(weights):
             ids = candidates.ids_of_largest(count)
-            best = np.sort(weights[ids])[::-1]
-            sums = np.cumsum(best, dtype=np.float64)
+            order = np.argsort(-weights[ids], kind="stable")
+            sums = np.cumsum(weights[ids[order]], dtype=np.float64)
             if sums[-1] >= target and min_keep <= len(ids):
-                return candidates.ids_of_largest(max(int(np.searchsorted(sums, target)) + 1, min_keep))
-    # Many: find the band of logits in which the share is reached, and sort only that.
-    low, high = 0.0, 110.0
-    for _ in range(14):
-        middle = (low + high) / 2
-        heavy = weights >= math.exp(-middle)
-        if float(weights.sum(where=heavy, dtype=np.float64)) < target:
-            low = middle
-        else:
-            high = middle
-    sure = weights >= math.exp(-low)
-    band = np.sort(weights[~sure & (weights >= math.exp(-high))])[::-1]
-    sums = np.cumsum(band, dtype=np.float64) + float(weights.sum(where=sure, dtype=np.float64))
-    count = int(np.count_nonzero(sure)) + min(int(np.searchsorted(sums, target)) + 1, len(band))
-    return candidates.ids_of_largest(max(count, min_keep))
+                return np.sort(ids[order[: max(int(np.searchsorted(sums, target)) + 1, min_keep)]])
+    row = candidates.whole()
+    assert row is not None
+    return _nearest(np.float32(candidates.top) - row, weights, share, min_keep, more=False)
+
+
+def _nearest(distances: Values, weights: Values, share: float, min_keep: int, *, more: bool) -> Ids:
+    """Return the fewest places, in order, that are nearest and reach the share of all weights, or `more` than it."""
+    target = share * float(weights.sum())
+    side: Literal["left", "right"] = "right" if more else "left"
+    sure, before = _NO_IDS, 0.0
+    if len(weights) <= MAX_LISTED:
+        band = np.flatnonzero(weights > 0.0)
+    else:  # find the bin of distances in which the share is reached, and sort only that
+        bins = np.minimum(distances * _BINS_PER_UNIT, _NUM_BINS).astype(np.intp)
+        in_bins = np.cumsum(np.bincount(bins, weights))
+        last = int(np.searchsorted(in_bins, target, side=side))
+        if min_keep > 1:
+            last = max(last, int(np.searchsorted(np.cumsum(np.bincount(bins)), min_keep)))
+        last = min(last, len(in_bins) - 1)
+        sure, before = np.flatnonzero(bins < last), float(in_bins[last - 1]) if last else 0.0
+        band = np.flatnonzero((bins == last) & (weights > 0.0))
+    order = np.argsort(distances[band], kind="stable")
+    sums = before + np.cumsum(weights[band[order]], dtype=np.float64)
+    count = int(np.searchsorted(sums, target, side=side)) + 1
+    band = np.sort(band[order[: max(count, min_keep - len(sure))]])
+    return np.sort(np.concatenate([sure, band]), kind="stable")  # which merges what is in order
 
 
 def _min_p(params: SamplingParams) -> Step | None:
@@ -198,7 +207,7 @@ def _min_p(params: SamplingParams) -> Step | None:
         threshold = candidates.top + depth
         if candidates.whole() is None:
             num_likely = int(np.count_nonzero(candidates.logits >= threshold))
-            candidates.keep(slice(max(num_likely, min_keep, 1)))
+            candidates.keep_largest(max(num_likely, min_keep, 1))
         else:
             ids = candidates.ids_above(threshold)
             candidates.keep_ids(ids if len(ids) >= min_keep else candidates.ids_of_largest(min_keep))
@@ -212,9 +221,9 @@ def _xtc(params: SamplingParams) -> Step | None:
         return None
 
     def step(candidates: Candidates, tokens: TokenArray, index: int) -> None:
+        row = candidates.whole()
         if candidates.size < 2 or uniform(params.seed, params.choice, index, XTC_DRAW) > probability:
             return
-        row = candidates.whole()
         weights = candidates.weights()
         likely = np.flatnonzero(weights >= threshold * float(weights.sum()))
         num_dropped = len(likely) - 1
@@ -247,15 +256,15 @@ def _dynamic_temperature(params: SamplingParams) -> Step:
     high, exponent = params.temperature + params.dynatemp_range, params.dynatemp_exponent
 
     def step(candidates: Candidates, tokens: TokenArray, index: int) -> None:
+        row = candidates.whole()
         if candidates.size <= 1:
             return
-        row = candidates.whole()
         depth = np.maximum((candidates.logits if row is None else row) - np.float32(candidates.top), -110.0)
         weights = candidates.weights()
         entropy = candidates.log_total - float((weights * depth).sum()) / float(weights.sum())
         temperature = low + (high - low) * (max(entropy, 0.0) / math.log(candidates.size)) ** exponent
         if float(np.float32(temperature)) <= 0.0:
-            candidates.keep_largest(1, size=candidates.size)
+            candidates.keep_best()
         else:
             candidates.divide(temperature)
 

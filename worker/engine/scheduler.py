@@ -26,8 +26,8 @@ from worker.engine.sequence import Sequence
 from worker.engine.slot import Slot
 from worker.engine.slot_table import SlotTable
 
-Guesses = Mapping[RequestId, TokenArray]
-NO_GUESSES: Guesses = {}
+Drafts = Mapping[RequestId, TokenArray]
+NO_DRAFTS: Drafts = {}
 _NOTHING: TokenArray = np.empty(0, dtype=np.int32)
 
 CANNOT_REPEAT = "a pass has failed in a way after which this answer would not be reproducible; ask again"
@@ -99,17 +99,17 @@ class Scheduler:
     def generating(self) -> list[tuple[int, Sequence]]:
         """Return (slot id, sequence) of all running sequences if all of them generate, else nothing.
 
-        Beside a prefill no guesses are wanted: its rows need the time. Other adapters than those in use do not count.
+        Beside a prefill no drafts are wanted: its rows need the time. Other adapters than those in use do not count.
         """
         every = [(slot.id, slot.sequence) for slot in self.slots if slot.sequence is not None]
         running = [(slot_id, one) for slot_id, one in every if one.request.adapters == self._turns.current]
         return [] if any(sequence.is_prefilling for _, sequence in running) else running
 
-    def plan(self, now_s: float, costs: CostTable, guesses: Guesses = NO_GUESSES) -> StepPlan:
+    def plan(self, now_s: float, costs: CostTable, drafts: Drafts = NO_DRAFTS) -> StepPlan:
         """Return the next step. Every plan must be performed and committed before the next is asked for."""
         self._admit(now_s)
         self.slots.demote_idle(now_s)
-        chunks = self._choose_chunks(now_s, costs, guesses)
+        chunks = self._choose_chunks(now_s, costs, drafts)
         chunks = self._make_room(chunks, now_s)
         return StepPlan(self.kv.take_ops(), tuple(chunks), self._turns.current)
 
@@ -130,14 +130,14 @@ class Scheduler:
             self._waiting.remove(sequence)
             self.slots.start(sequence, match, now_s)
 
-    def _choose_chunks(self, now_s: float, costs: CostTable, guesses: Guesses) -> list[Chunk]:
+    def _choose_chunks(self, now_s: float, costs: CostTable, drafts: Drafts) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget; of one group of equal adapters."""
         running = self._turns.choose(self._recovery.admit(self.slots.running), now_s)
         generating = [s for s in running if not s.is_prefilling]
         prefilling = [s for s in running if s.is_prefilling]
         prefilling.sort(key=lambda s: prefill_order(s, now_s))
         if not prefilling:
-            return self._with_guesses(generating, guesses)
+            return self._with_drafts(generating, drafts)
         chunks = [self.slots.of(sequence).next_chunk(1) for sequence in generating]
         kept_waiting = [one.request for one in self.slots.running if not one.is_prefilling]  # of other groups, too
         most = prefill_rows(self.options, costs, kept_waiting)
@@ -150,16 +150,16 @@ class Scheduler:
             chunks.append(self.slots.of(sequence).next_chunk(num_rows))
         return chunks
 
-    def _with_guesses(self, generating: list[Sequence], guesses: Guesses) -> list[Chunk]:
-        """Return a row for each sequence and rows for guesses, as far as there is room that nobody else needs."""
+    def _with_drafts(self, generating: list[Sequence], drafts: Drafts) -> list[Chunk]:
+        """Return a row for each sequence and rows for drafts, as far as there is room that nobody else needs."""
         chunks = []
         room = min(self.kv.ledger.num_free, self._recovery.max_rows) - len(generating)
         for sequence in generating:
             most = min(room, sequence.num_left - 1, self.options.context - sequence.num_tokens - 1)
-            guessed = guesses.get(sequence.request_id, _NOTHING)[: max(0, most)]
-            sequence.guess(guessed)
-            chunks.append(self.slots.of(sequence).next_chunk(1, len(guessed)))
-            room -= len(guessed)
+            drafted = drafts.get(sequence.request_id, _NOTHING)[: max(0, most)]
+            sequence.draft(drafted)
+            chunks.append(self.slots.of(sequence).next_chunk(1, len(drafted)))
+            room -= len(drafted)
         return chunks
 
     def _make_room(self, chunks: list[Chunk], now_s: float) -> list[Chunk]:
@@ -205,7 +205,7 @@ class Scheduler:
                 continue
             picked = next(remaining)
             sequence.num_computed += len(chunk.tokens) - chunk.num_outputs + len(picked)
-            self.kv.trim(slot.id, sequence.num_computed)  # wrong guesses go
+            self.kv.trim(slot.id, sequence.num_computed)  # wrong drafts go
             if slot.state is SlotState.PROCESSING_PROMPT:
                 slot.advance(SlotState.DONE_PROMPT)
             outputs.append(self._advance(slot, sequence, picked, now_s))

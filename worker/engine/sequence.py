@@ -62,16 +62,16 @@ class Sequence:
         return len(self._tokens) - self.num_tokens
 
     def pending(self, num_rows: int) -> TokenArray:
-        """Return the next `num_rows` tokens to compute, guesses included; a view."""
+        """Return the next `num_rows` tokens to compute, drafts included; a view."""
         return self._tokens[self.num_computed : self.num_computed + num_rows]
 
-    def guess(self, tokens: TokenArray) -> None:
-        """Write guesses behind the tokens, to be verified by the next pass."""
+    def draft(self, tokens: TokenArray) -> None:
+        """Write drafts behind the tokens, to be verified by the next pass."""
         self._tokens[self.num_tokens : self.num_tokens + len(tokens)] = tokens
 
-    def tokens_with(self, num_guesses: int) -> TokenArray:
-        """Return the tokens and the first so many guesses, which have turned out right; a view."""
-        return self._tokens[: self.num_tokens + num_guesses]
+    def tokens_with(self, num_drafted: int) -> TokenArray:
+        """Return the tokens and the first so many drafts, which have turned out right; a view."""
+        return self._tokens[: self.num_tokens + num_drafted]
 
     def append(self, token: int, now_s: float) -> None:
         """Add a sampled token."""

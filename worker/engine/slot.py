@@ -38,8 +38,8 @@ class Slot:
         self.advance(SlotState.STARTED)
         self.sequence = sequence
 
-    def next_chunk(self, num_rows: int, num_guesses: int = 0) -> Chunk:
-        """Return the next pending tokens of the sequence as rows of a pass, and guesses after the last of them."""
+    def next_chunk(self, num_rows: int, num_drafted: int = 0) -> Chunk:
+        """Return the next pending tokens of the sequence as rows of a pass, and drafts after the last of them."""
         sequence = self.sequence
         assert sequence is not None
         if self.state is SlotState.STARTED:
@@ -48,9 +48,9 @@ class Slot:
         return Chunk(
             self.id,
             sequence.request_id,
-            sequence.pending(num_rows + num_guesses),
+            sequence.pending(num_rows + num_drafted),
             start,
-            num_outputs=1 + num_guesses if num_rows == sequence.num_pending else 0,
+            num_outputs=1 + num_drafted if num_rows == sequence.num_pending else 0,
             num_prompt_rows=max(0, min(start + num_rows, sequence.num_prompt) - start),
         )
 

@@ -43,8 +43,8 @@ class Statistics:
         self.parked = 0
         self.step_seconds = 0.0
         """Whole turns of the engine's loop that had a step; errands are not counted."""
-        self.guessed = 0
-        self.guessed_right = 0
+        self.drafted = 0
+        self.accepted = 0
         self._forwards = 0
         self._forward_seconds = 0.0
         self._rows = 0
@@ -107,8 +107,8 @@ class Statistics:
             aborted=self.aborted,
             failed_steps=self.failed_steps,
             parked=self.parked,
-            guessed_tokens=self.guessed,
-            guessed_tokens_right=self.guessed_right,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
         )
 
     def histograms(self) -> dict[str, Histogram]:

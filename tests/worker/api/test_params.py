@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.engine import FakeVocabulary
 from worker.api.params import GenerationFields, read_fields
-from worker.engine.request import SamplingParams
+from worker.engine.request import DEFAULT_SAMPLERS, SamplerKind, SamplingParams
 from worker.errors import RequestError, UnsupportedParameter
 
 
@@ -17,7 +18,9 @@ def read(**body: Any) -> GenerationFields:
 
 
 def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, **body: Any) -> SamplingParams:
-    return read(**body).sampling(defaults or {}, num_vocab=100, fallback_seed=fallback_seed)
+    vocabulary = FakeVocabulary()
+    vocabulary.num_vocab, vocabulary.sampling_defaults = 100, defaults or {}
+    return read(**body).sampling(vocabulary, fallback_seed=fallback_seed)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,50 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
         ("repeat_penalty", 0, "'repeat_penalty' is 0, but it must be a number greater than 0 (1 = off)."),
         ("presence_penalty", 3, "'presence_penalty' is 3, but it must be a number from -2 to 2."),
         ("frequency_penalty", -3, "'frequency_penalty' is -3, but it must be a number from -2 to 2."),
+        ("repetition_penalty", 0, "'repetition_penalty' is 0, but it must be a number greater than 0 (1 = off)."),
+        ("typical_p", 1.1, "'typical_p' is 1.1, but it must be a number from 0 to 1 (1 = off)."),
+        ("typ_p", "x", "'typ_p' is \"x\", but it must be a number from 0 to 1 (1 = off)."),
+        ("top_n_sigma", "x", "'top_n_sigma' is \"x\", but it must be a number (0 or less = off)."),
+        ("xtc_probability", 2, "'xtc_probability' is 2, but it must be a number from 0 to 1 (0 = off)."),
+        ("xtc_threshold", -1, "'xtc_threshold' is -1, but it must be a number from 0 to 1 (over 0.5 = off)."),
+        ("min_keep", -1, "'min_keep' is -1, but it must be an integer of at least 0."),
+        ("dry_multiplier", -1, "'dry_multiplier' is -1, but it must be a number of at least 0 (0 = off)."),
+        ("dry_base", 0.5, "'dry_base' is 0.5, but it must be a number of at least 1."),
+        ("dry_allowed_length", -1, "'dry_allowed_length' is -1, but it must be an integer of at least 0."),
+        (
+            "dry_penalty_last_n",
+            -2,
+            "'dry_penalty_last_n' is -2, but it must be an integer of at least 0, or -1 for the whole context.",
+        ),
+        ("dry_sequence_breakers", "x", "'dry_sequence_breakers' must be a list of strings, but it is \"x\"."),
+        ("dry_sequence_breakers", ["x"] * 33, "'dry_sequence_breakers' has 33 strings, but at most 32 are allowed."),
+        (
+            "dry_sequence_breakers",
+            ["a", ""],
+            "'dry_sequence_breakers' has the string \"\", but each must have 1 to 40 bytes.",
+        ),
+        ("dynatemp_range", -1, "'dynatemp_range' is -1, but it must be a number of at least 0 (0 = off)."),
+        ("dynatemp_exponent", -1, "'dynatemp_exponent' is -1, but it must be a number of at least 0."),
+        ("mirostat", 3, "'mirostat' is 3, but it must be 0 (off), 1 or 2."),
+        ("mirostat", True, "'mirostat' is true, but it must be 0 (off), 1 or 2."),
+        ("mirostat_tau", -1, "'mirostat_tau' is -1, but it must be a number of at least 0."),
+        ("mirostat_eta", -1, "'mirostat_eta' is -1, but it must be a number of at least 0."),
+        ("adaptive_target", 2, "'adaptive_target' is 2, but it must be a number of at most 1 (less than 0 = off)."),
+        ("adaptive_decay", 1, "'adaptive_decay' is 1, but it must be a number from 0 to 0.99."),
+        ("samplers", 5, "'samplers' must be a list of names or a string of letters, but it is 5."),
+        (
+            "samplers",
+            ["top_k", "infill"],
+            "'samplers' has the sampler \"infill\", but the samplers are penalties, dry, top_n_sigma, top_k, typ_p, "
+            "top_p, min_p, xtc, temperature, adaptive_p.",
+        ),
+        (
+            "samplers",
+            "kz",
+            "'samplers' has the letter \"z\", but the letters are e (penalties), d (dry), s (top_n_sigma), k (top_k), "
+            "y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature), a (adaptive_p).",
+        ),
+        ("samplers", "k" * 33, "'samplers' has 33 entries, but at most 32 are allowed."),
         ("n", 0, "'n' is 0, but it must be an integer from 1 to 16."),
         ("n", 100, "'n' is 100, but it must be an integer from 1 to 16."),
         ("max_tokens", 0, "'max_tokens' is 0, but it must be an integer of at least 1."),
@@ -156,6 +203,22 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "presence_penalty": 0.25,
         "frequency_penalty": -0.25,
         "ignore_eos": True,
+        "typical_p": 0.75,
+        "top_n_sigma": 1.5,
+        "xtc_probability": 0.25,
+        "xtc_threshold": 0.125,
+        "min_keep": 2,
+        "dry_multiplier": 0.5,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": -1,
+        "dynatemp_range": 0.5,
+        "dynatemp_exponent": 2.0,
+        "mirostat": 2,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.2,
+        "adaptive_target": 0.5,
+        "adaptive_decay": 0.8,
     }
     params = sampling(**said)
     assert {name: getattr(params, name) for name in said} == said
@@ -181,3 +244,53 @@ def test_logit_bias_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(RequestError, match="names the token 100, but the ids of this model end at 99") as caught:
         sampling(logit_bias={"100": 1})
     assert caught.value.param == "logit_bias"
+
+
+def test_fields_of_other_servers_mean_the_same() -> None:
+    params = sampling(typ_p=0.5, repetition_penalty=1.25)
+    assert (params.typical_p, params.repeat_penalty) == (0.5, 1.25)
+    assert sampling(typ_p=0.5, typical_p=0.5).typical_p == 0.5
+
+
+def test_two_names_of_one_field_that_disagree_are_refused() -> None:
+    with pytest.raises(RequestError) as caught:
+        sampling(repeat_penalty=1.5, repetition_penalty=1.2)
+    assert caught.value.param == "repeat_penalty"
+    assert caught.value.message == (
+        "'repeat_penalty' (1.5) and 'repetition_penalty' (1.2) contradict each other. Set only one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("edskypmxt", DEFAULT_SAMPLERS),
+        (
+            ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+            DEFAULT_SAMPLERS,
+        ),
+        (["Top-K", "topp", "temp"], (SamplerKind.TOP_K, SamplerKind.TOP_P, SamplerKind.TEMPERATURE)),
+        (["nucleus", "typ", "min-p"], (SamplerKind.TOP_P, SamplerKind.TYPICAL_P, SamplerKind.MIN_P)),
+        ("ta", (SamplerKind.TEMPERATURE, SamplerKind.ADAPTIVE_P)),
+        ([], ()),
+        ("", ()),
+    ],
+    ids=str,
+)
+def test_samplers_are_named_as_llama_server_names_them(said: Any, meant: tuple[SamplerKind, ...]) -> None:
+    assert sampling(samplers=said).samplers == meant
+
+
+def test_a_target_adds_the_sampler_that_heeds_it_unless_the_request_lists_its_own() -> None:
+    assert sampling(adaptive_target=0.5).samplers == (*DEFAULT_SAMPLERS, SamplerKind.ADAPTIVE_P)
+    assert sampling(adaptive_target=-1).samplers == DEFAULT_SAMPLERS
+    assert sampling(adaptive_target=0.5, samplers="k").samplers == (SamplerKind.TOP_K,)
+
+
+def test_breakers_are_found_in_the_vocabulary_only_where_dry_is_on() -> None:
+    colon, star, letter = ord(":"), ord("*"), ord("a")
+    assert sampling().dry_breakers == {}
+    assert sampling(dry_multiplier=1).dry_breakers == {ord(one): ((),) for one in '\n:"*'}
+    assert sampling(dry_multiplier=1, dry_sequence_breakers=[]).dry_breakers == {}
+    own = sampling(dry_multiplier=1, dry_sequence_breakers=[":", "*", "*a"]).dry_breakers
+    assert own == {colon: ((),), star: ((), (letter,))}

@@ -18,7 +18,7 @@ from worker.engine import kv_store
 from worker.engine.adapters import AdapterTurns
 from worker.engine.batch import TokenArray
 from worker.engine.cost import CostTable
-from worker.engine.guessing import Guessing
+from worker.engine.drafting import Drafting
 from worker.engine.request import AdapterSet, FinishReason, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
 
@@ -28,27 +28,27 @@ PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2
 ADAPTERS: tuple[AdapterSet, ...] = ((), (), ((0, 1.0),), ((0, 0.5),), ((0, 1.0), (2, -1.0)))
 
 
-class OftenRight(Guessing):
-    """Guesses what the fake model will say, with one mistake now and then."""
+class OftenRight(Drafting):
+    """Drafts what the fake model will say, with one mistake now and then."""
 
-    def __init__(self, num_guesses: int, num_vocab: int) -> None:
-        super().__init__(num_guesses, 3 * num_guesses)
-        self._num_guesses = num_guesses
+    def __init__(self, num_drafted: int, num_vocab: int) -> None:
+        super().__init__(num_drafted, 3 * num_drafted)
+        self._num_drafted = num_drafted
         self._num_vocab = num_vocab
 
     def propose(
         self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
     ) -> dict[RequestId, TokenArray]:
-        guesses = {}
+        drafts = {}
         for _, sequence in generating:
             tokens = sequence.tokens.tolist()
-            for _ in range(self._num_guesses):
+            for _ in range(self._num_drafted):
                 seen = [computed_with(token, sequence.request.adapters) for token in tokens]
                 tokens.append(next_token(seen, self._num_vocab))
             if len(tokens) % 3 == 0:
-                tokens[-1 - len(tokens) % self._num_guesses] += 1
-            guesses[sequence.request_id] = np.array(tokens[sequence.num_tokens :], dtype=np.int32) % self._num_vocab
-        return guesses
+                tokens[-1 - len(tokens) % self._num_drafted] += 1
+            drafts[sequence.request_id] = np.array(tokens[sequence.num_tokens :], dtype=np.int32) % self._num_vocab
+        return drafts
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -67,7 +67,7 @@ class EngineMachine(RuleBasedStateMachine):
         rows=st.sampled_from([1, 5, 32]),
         host_tokens=st.sampled_from([0, 70, 500]),
         max_idle_cells=st.sampled_from([None, 0, 40]),
-        guesses=st.sampled_from([0, 1, 6]),
+        drafts=st.sampled_from([0, 1, 6]),
     )
     def start(
         self,
@@ -77,7 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         rows: int,
         host_tokens: int,
         max_idle_cells: int | None,
-        guesses: int,
+        drafts: int,
     ) -> None:
         cells = 110 if scarce else None
         backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
@@ -88,7 +88,7 @@ class EngineMachine(RuleBasedStateMachine):
             rows_beside=max(1, rows // 2),
             host_tokens=host_tokens,
             max_idle_cells=max_idle_cells,
-            guessing=OftenRight(guesses, num_vocab=40) if guesses else None,
+            drafting=OftenRight(drafts, num_vocab=40) if drafts else None,
         )
 
     @rule(

@@ -1,4 +1,4 @@
-"""A draft model guesses for all slots at once; what it guesses changes the number of passes and nothing else."""
+"""A draft model drafts for all slots at once; what it drafts changes the number of passes and nothing else."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_draft_model_that_is_always_right_saves_most_passes(start: Start, model:
     run.finish()
     assert run.answers == {i: plain_greedy(model.path, prompt, 24) for i, prompt in enumerate(PROMPTS)}
     counters = run.core.statistics.counters()
-    assert counters.guessed_tokens_right >= 40
+    assert counters.accepted_tokens >= 40
     assert counters.forwards < 20
 
 
@@ -98,7 +98,7 @@ def test_slot_that_is_used_again_starts_afresh(start: Start, model: TinyModel) -
         run.submit(number, prompt)
     run.finish()
     assert run.answers == {i: plain_greedy(model.path, prompt, 24) for i, prompt in enumerate(PROMPTS)}
-    assert run.core.statistics.counters().guessed_tokens_right >= 40
+    assert run.core.statistics.counters().accepted_tokens >= 40
 
 
 def test_long_prompt_is_taken_in_piece_by_piece(
@@ -110,7 +110,7 @@ def test_long_prompt_is_taken_in_piece_by_piece(
     run.submit(0, prompt)
     run.finish()
     assert run.answers[RequestId(0)] == plain_greedy(model.path, prompt, 24)
-    assert run.core.statistics.counters().guessed_tokens_right > 0
+    assert run.core.statistics.counters().accepted_tokens > 0
 
 
 def test_draft_model_that_fails_is_left_alone_after_a_while(

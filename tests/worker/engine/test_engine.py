@@ -95,6 +95,17 @@ async def test_stop_does_not_wait_for_the_end_of_a_pass() -> None:
     await asyncio.wait_for(asyncio.to_thread(engine.stop), 20)
 
 
+async def test_time_of_steps_holds_the_passes_but_no_errands(engine: Engine) -> None:
+    ended = asyncio.Event()
+    engine.submit(GenerationRequest((1, 2, 3), 20), lambda output: ended.set() if output.finish is not None else None)
+    await asyncio.wait_for(ended.wait(), 30)
+    await engine.call(lambda: None)  # the last step is over
+    counters = engine.snapshot().counters
+    assert 0.0 < counters.forward_seconds < counters.step_seconds
+    await engine.call(lambda: None)
+    assert engine.snapshot().counters.step_seconds == counters.step_seconds
+
+
 async def test_errand_that_waits_when_the_engine_stops_is_told(engine: Engine) -> None:
     is_running, may_end = threading.Event(), threading.Event()
 

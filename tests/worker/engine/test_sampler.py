@@ -11,13 +11,20 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.llama_chain import chain_distribution, chain_logits
-from worker.engine.request import GenerationRequest, SamplingParams
-from worker.engine.sampler import Sampler, uniform
+from worker.api.samplers import read_samplers
+from worker.engine.request import GenerationRequest, SamplerKind, SamplingParams
+from worker.engine.sampler import Sampler
+from worker.engine.sampling_chance import uniform
 
-NUM_DRAWS = 20_000
+NUM_DRAWS = 3_000
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
 NO_TOKENS = np.empty(0, dtype=np.int32)
 HISTORY = np.array([3, 3, 7, 50, 3, 9, 120, 7, 1, 2], dtype=np.int32)
+
+
+def kinds(letters: str) -> tuple[SamplerKind, ...]:
+    return read_samplers(letters)
+
 
 PARAMETERS = {
     "plain": PLAIN,
@@ -34,6 +41,29 @@ PARAMETERS = {
     "top_k and top_p": replace(PLAIN, top_k=20, top_p=0.6, temperature=1.3),
     "penalties": replace(PLAIN, repeat_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.7, top_k=30),
     "bias": replace(PLAIN, logit_bias=((5, 4.0), (6, -3.0), (7, -math.inf)), top_k=40),
+    "typical_p": replace(PLAIN, typical_p=0.5),
+    "wide typical_p": replace(PLAIN, typical_p=0.9, temperature=0.7),
+    "typical_p of a few": replace(PLAIN, typical_p=0.7, top_k=20),
+    "top_n_sigma": replace(PLAIN, top_n_sigma=1.0),
+    "wide top_n_sigma": replace(PLAIN, top_n_sigma=2.5, temperature=2.0),
+    "xtc": replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.05),
+    "xtc always": replace(PLAIN, xtc_probability=1.0, xtc_threshold=0.02),
+    "xtc seldom": replace(PLAIN, xtc_probability=0.1, xtc_threshold=0.1, top_k=10),
+    "xtc that keeps some": replace(PLAIN, xtc_probability=1.0, xtc_threshold=0.02, top_k=10, min_keep=8),
+    "dry": replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1),
+    "hard dry": replace(PLAIN, dry_multiplier=2.0, dry_base=3.0, dry_allowed_length=0, temperature=1.2),
+    "dynatemp": replace(PLAIN, dynatemp_range=0.5),
+    "dynatemp of a few": replace(PLAIN, temperature=1.5, dynatemp_range=1.5, dynatemp_exponent=2.0, top_k=30),
+    "min_keep": replace(PLAIN, min_keep=12, top_p=0.1, min_p=0.5),
+    "mirostat 1": replace(PLAIN, mirostat=1, mirostat_tau=2.0, mirostat_eta=0.0),
+    "mirostat 2": replace(PLAIN, mirostat=2, mirostat_tau=2.0, mirostat_eta=0.0),
+    "hot mirostat 2": replace(PLAIN, mirostat=2, mirostat_tau=3.0, mirostat_eta=0.0, temperature=1.5, top_k=1),
+    "temperature first": replace(PLAIN, temperature=2.0, top_p=0.7, samplers=kinds("tkp")),
+    "min_p before top_k": replace(PLAIN, min_p=0.05, top_k=8, samplers=kinds("mkt")),
+    "penalties late": replace(PLAIN, repeat_penalty=1.5, frequency_penalty=0.3, top_k=60, samplers=kinds("ktedp")),
+    "xtc first": replace(PLAIN, xtc_probability=0.7, xtc_threshold=0.03, top_p=0.9, samplers=kinds("xtp")),
+    "no samplers": replace(PLAIN, temperature=0.2, top_k=3, samplers=()),
+    "twice the same": replace(PLAIN, top_p=0.8, samplers=kinds("pp")),
 }
 
 
@@ -81,21 +111,20 @@ def test_tokens_come_as_often_as_llama_cpps_chain_says(name: str) -> None:
     assert deviation(draw(params, row), chain_distribution(row, params, HISTORY.tolist())) < 4.0
 
 
-@pytest.mark.parametrize("name", ["defaults", "top_p", "all cuts"])
+@pytest.mark.parametrize("name", ["plain", "defaults", "top_p", "all cuts"])
 def test_tokens_of_a_large_vocabulary_come_as_often_as_llama_cpps_chain_says(name: str) -> None:
-    row, params = logits(5000, seed=1, scale=2.0), PARAMETERS[name]
-    assert deviation(draw(params, row), chain_distribution(row, params, HISTORY.tolist())) < 4.0
+    row, params = logits(20_011, seed=1, scale=3.0), PARAMETERS[name]
+    assert deviation(draw(params, row, 2000), chain_distribution(row, params, HISTORY.tolist())) < 4.0
 
 
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_what_the_chain_cuts_off_is_never_chosen_and_what_it_keeps_can_be(name: str) -> None:
     """A small vocabulary, whose every token comes if it may."""
-    for seed in range(2):
-        row, params = logits(150, seed=seed, scale=1.0), replace(PARAMETERS[name], temperature=3.0)
-        distribution = chain_distribution(row, params, HISTORY.tolist())
-        seen = draw(params, row, 1500) > 0
-        assert not (seen & (distribution == 0.0)).any()
-        assert seen[distribution > 0.01].all()
+    row, params = logits(150, seed=1, scale=1.0), replace(PARAMETERS[name], temperature=3.0)
+    distribution = chain_distribution(row, params, HISTORY.tolist())
+    seen = draw(params, row, 800) > 0
+    assert not (seen & (distribution == 0.0)).any()
+    assert seen[distribution > 0.02].all()
 
 
 def test_equal_logits_are_cut_to_the_asked_number() -> None:
@@ -110,7 +139,7 @@ def test_equal_logits_are_cut_to_the_asked_number() -> None:
 )
 def test_the_comparison_notices_a_small_fault(wrong: dict[str, Any]) -> None:
     row = logits(200, scale=1.0)
-    assert deviation(draw(replace(PLAIN, **wrong), row), chain_distribution(row, PLAIN)) > 4.0
+    assert deviation(draw(replace(PLAIN, **wrong), row, 20_000), chain_distribution(row, PLAIN)) > 4.0
 
 
 # --- what is done to the logits ---------------------------------------------------------------------------

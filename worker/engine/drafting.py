@@ -1,4 +1,4 @@
-"""The guesses of all running sequences: where they come from, how good they were, and which go into the next pass.
+"""The drafts of all running sequences: where they come from, how good they were, and which go into the next pass.
 
 Owns one state for each request. Pure: a draft model is asked through a protocol. Must not sample or plan.
 """
@@ -11,25 +11,25 @@ from typing import Protocol
 
 from worker.engine.batch import Chunk, TokenArray
 from worker.engine.cost import CostTable
-from worker.engine.ngram import Guess, NgramIndex
+from worker.engine.ngram import Draft, NgramIndex
 from worker.engine.request import Pick, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
-from worker.engine.speculation import Acceptance, Candidate, guess_lengths
+from worker.engine.speculation import Acceptance, Candidate, draft_lengths
 
 DRAFT_MODEL = 0
-"""The "size" of guesses that a draft model makes."""
+"""The "size" of drafts that a draft model makes."""
 
 
 class DraftModel(Protocol):
-    """A small model that guesses what the large one will say."""
+    """A small model that drafts what the large one will say."""
 
     @property
-    def seconds_per_guess(self) -> float:
-        """What one more guess for all sequences costs."""
+    def seconds_per_draft(self) -> float:
+        """What one more draft for all sequences costs."""
         ...
 
-    def guess(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> Mapping[RequestId, TokenArray]:
-        """Return guesses for (slot id, sequence, how many at most); none for a sequence it is not ready for."""
+    def draft(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> Mapping[RequestId, TokenArray]:
+        """Return drafts for (slot id, sequence, how many at most); none for a sequence it is not ready for."""
         ...
 
 
@@ -37,16 +37,16 @@ class DraftModel(Protocol):
 class _State:
     index: NgramIndex = field(default_factory=NgramIndex)
     acceptance: dict[int, Acceptance] = field(default_factory=dict)
-    guess: Guess | None = None
+    draft: Draft | None = None
     """What the next tokens are compared with, whether it is verified in the pass or not."""
 
     def rate(self, size: int) -> float:
-        """Return how often guesses of this size are right."""
+        """Return how often drafts of this size are right."""
         return self.acceptance.setdefault(size, Acceptance()).rate
 
 
-class Guessing:
-    """Guesses for every generating sequence."""
+class Drafting:
+    """Drafts for every generating sequence."""
 
     def __init__(self, max_each: int, max_all: int, draft_model: DraftModel | None = None) -> None:
         self._max_each = max_each
@@ -57,32 +57,32 @@ class Guessing:
     def propose(
         self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
     ) -> dict[RequestId, TokenArray]:
-        """Return the guesses that the next pass should verify, for (slot id, sequence) pairs that generate.
+        """Return the drafts that the next pass should verify, for (slot id, sequence) pairs that generate.
 
         `max_seconds` bounds the pass that they make longer.
         """
         if not self._max_each:
             return {}
-        from_text: list[tuple[TokenSequence, _State, Guess]] = []
+        from_text: list[tuple[TokenSequence, _State, Draft]] = []
         without: list[tuple[int, TokenSequence]] = []
         for slot_id, sequence in generating:
             state = self._states.setdefault(sequence.request_id, _State())
             state.index.extend(sequence.tokens)
-            state.guess = state.index.guess(sequence.tokens, self._limit(sequence))
-            if state.guess is None:
+            state.draft = state.index.draft(sequence.tokens, self._limit(sequence))
+            if state.draft is None:
                 without.append((slot_id, sequence))
             else:
-                from_text.append((sequence, state, state.guess))
-        lengths = guess_lengths(
-            [Candidate(state.rate(guess.size), len(guess.tokens)) for _, state, guess in from_text],
+                from_text.append((sequence, state, state.draft))
+        lengths = draft_lengths(
+            [Candidate(state.rate(draft.size), len(draft.tokens)) for _, state, draft in from_text],
             costs,
             num_rows=len(generating),
-            max_guesses=self._max_all,
+            max_drafted=self._max_all,
             max_seconds=max_seconds,
         )
         chosen = {
-            sequence.request_id: guess.tokens[:length]
-            for (sequence, _, guess), length in zip(from_text, lengths, strict=True)
+            sequence.request_id: draft.tokens[:length]
+            for (sequence, _, draft), length in zip(from_text, lengths, strict=True)
             if length
         }
         if self._draft_model is not None and without:
@@ -95,44 +95,44 @@ class Guessing:
         asked: Sequence[tuple[int, TokenSequence]],
         costs: CostTable,
         num_generating: int,
-        num_guesses: int,
+        num_drafted: int,
         max_seconds: float,
     ) -> dict[RequestId, TokenArray]:
-        """Return the draft model's guesses for sequences whose text gives none."""
+        """Return the draft model's drafts for sequences whose text gives none."""
         states = [self._states[sequence.request_id] for _, sequence in asked]
-        lengths = guess_lengths(
+        lengths = draft_lengths(
             [
                 Candidate(state.rate(DRAFT_MODEL), self._limit(sequence))
                 for state, (_, sequence) in zip(states, asked, strict=True)
             ],
             costs,
-            num_rows=num_generating + num_guesses,
+            num_rows=num_generating + num_drafted,
             num_tokens=float(num_generating),
-            max_guesses=self._max_all - num_guesses,
+            max_drafted=self._max_all - num_drafted,
             max_seconds=max_seconds,
-            seconds_per_guess=model.seconds_per_guess / len(asked),
+            seconds_per_draft=model.seconds_per_draft / len(asked),
         )
         wanted = [(*pair, length) for pair, length in zip(asked, lengths, strict=True) if length]
-        guesses = dict(model.guess(wanted)) if wanted else {}
-        for request_id, tokens in guesses.items():
-            self._states[request_id].guess = Guess(tokens, DRAFT_MODEL)
-        return guesses
+        drafts = dict(model.draft(wanted)) if wanted else {}
+        for request_id, tokens in drafts.items():
+            self._states[request_id].draft = Draft(tokens, DRAFT_MODEL)
+        return drafts
 
     def observe(self, chunk: Chunk, picks: Sequence[Pick]) -> None:
         """Learn from what was sampled after `chunk`."""
         state = self._states.get(chunk.request_id)
-        if state is None or state.guess is None:
+        if state is None or state.draft is None:
             return
-        acceptance = state.acceptance.setdefault(state.guess.size, Acceptance())
-        num_compared = max(1, len(chunk.guesses))
-        for guess, pick in zip(state.guess.tokens[:num_compared], picks, strict=False):
-            acceptance.observe(is_right=bool(guess == pick.token))
-        state.guess = None
+        acceptance = state.acceptance.setdefault(state.draft.size, Acceptance())
+        num_compared = max(1, len(chunk.drafts))
+        for draft, pick in zip(state.draft.tokens[:num_compared], picks, strict=False):
+            acceptance.observe(is_right=bool(draft == pick.token))
+        state.draft = None
 
     def forget(self, request_id: RequestId) -> None:
         """The request has ended."""
         self._states.pop(request_id, None)
 
     def _limit(self, sequence: TokenSequence) -> int:
-        """Return how many guesses can be of use: the token after the last right one must have room, too."""
+        """Return how many drafts can be of use: the token after the last right one must have room, too."""
         return min(self._max_each, sequence.num_left - 1)

@@ -1,4 +1,4 @@
-"""Guesses come from the text or a draft model, are verified only where that pays, and never change an answer."""
+"""Drafts come from the text or a draft model, are verified only where that pays, and never change an answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.fakes.backend import FakeBackend, next_token
 from tests.fakes.bench import Bench
 from worker.engine.batch import Chunk, TokenArray
 from worker.engine.cost import CostTable
-from worker.engine.guessing import Guessing
+from worker.engine.drafting import Drafting
 from worker.engine.ngram import SIZES, NgramIndex
 from worker.engine.request import FinishReason, GenerationRequest, Pick, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
-from worker.engine.speculation import MIN_GAIN, Acceptance, Candidate, guess_lengths
+from worker.engine.speculation import MIN_GAIN, Acceptance, Candidate, draft_lengths
 
 ONE = RequestId(1)
 
@@ -41,33 +41,33 @@ DEAR_ROWS = costs(0.010, 0.010)
 # --- n-grams --------------------------------------------------------------------------------------------------
 
 
-def guessed(tokens: Sequence[int], max_guesses: int = 4) -> list[int] | None:
+def drafted(tokens: Sequence[int], max_drafted: int = 4) -> list[int] | None:
     index = NgramIndex()
     index.extend(array(tokens))
-    guess = index.guess(array(tokens), max_guesses)
-    return None if guess is None else guess.tokens.tolist()
+    draft = index.draft(array(tokens), max_drafted)
+    return None if draft is None else draft.tokens.tolist()
 
 
-def test_guess_is_what_followed_the_same_words_before() -> None:
-    assert guessed([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]) == [5, 6, 7, 8]
+def test_draft_is_what_followed_the_same_words_before() -> None:
+    assert drafted([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]) == [5, 6, 7, 8]
 
 
 def test_the_latest_occurrence_counts() -> None:
-    assert guessed([1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 6, 0, 1, 2, 3, 4], 1) == [6]
+    assert drafted([1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 6, 0, 1, 2, 3, 4], 1) == [6]
 
 
 def test_longer_context_counts_more_than_a_later_place() -> None:
-    assert guessed([1, 2, 3, 4, 5, 9, 3, 4, 7, 1, 2, 3, 4], 1) == [5]
+    assert drafted([1, 2, 3, 4, 5, 9, 3, 4, 7, 1, 2, 3, 4], 1) == [5]
 
 
-def test_text_that_repeats_itself_is_guessed_round_and_round() -> None:
-    assert guessed([7, 1, 2, 1, 2, 1, 2], 5) == [1, 2, 1, 2, 1]
+def test_text_that_repeats_itself_is_drafted_round_and_round() -> None:
+    assert drafted([7, 1, 2, 1, 2, 1, 2], 5) == [1, 2, 1, 2, 1]
 
 
-def test_new_text_gives_no_guess() -> None:
-    assert guessed([1, 2, 3, 4, 5]) is None
-    assert guessed([1]) is None
-    assert guessed([1, 2, 1, 2], 0) is None
+def test_new_text_gives_no_draft() -> None:
+    assert drafted([1, 2, 3, 4, 5]) is None
+    assert drafted([1]) is None
+    assert drafted([1, 2, 1, 2], 0) is None
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.lists(st.integers(1, 7), max_size=30))
@@ -79,7 +79,7 @@ def test_index_that_grew_piece_by_piece_is_the_one_made_at_once(tokens: list[int
         end = min(end + piece, len(tokens))
         grown.extend(array(tokens[:end]))
     grown.extend(array(tokens))
-    one, other = whole.guess(array(tokens), 5), grown.guess(array(tokens), 5)
+    one, other = whole.draft(array(tokens), 5), grown.draft(array(tokens), 5)
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert (one.tokens.tolist(), one.size) == (other.tokens.tolist(), other.size)
@@ -93,20 +93,20 @@ def test_index_that_grew_piece_by_piece_is_the_one_made_at_once(tokens: list[int
 
 
 def lengths(candidates: Sequence[Candidate], table: CostTable, **limits: float) -> list[int]:
-    values: dict[str, float] = {"num_rows": len(candidates), "max_guesses": 32, "max_seconds": 1.0} | limits
-    return guess_lengths(candidates, table, **values)  # type: ignore[arg-type]
+    values: dict[str, float] = {"num_rows": len(candidates), "max_drafted": 32, "max_seconds": 1.0} | limits
+    return draft_lengths(candidates, table, **values)  # type: ignore[arg-type]
 
 
-def test_sure_guesses_are_taken_and_unsure_ones_left() -> None:
+def test_sure_drafts_are_taken_and_unsure_ones_left() -> None:
     assert lengths([Candidate(0.95, 8)], CHEAP_ROWS) == [8]
     assert lengths([Candidate(0.02, 8)], CHEAP_ROWS) == [0]
 
 
-def test_rows_that_cost_as_much_as_tokens_are_never_worth_a_guess() -> None:
+def test_rows_that_cost_as_much_as_tokens_are_never_worth_a_draft() -> None:
     assert lengths([Candidate(0.99, 8)], DEAR_ROWS) == [0]
 
 
-def test_nothing_is_guessed_before_a_pass_was_measured() -> None:
+def test_nothing_is_drafted_before_a_pass_was_measured() -> None:
     assert lengths([Candidate(0.99, 8)], CostTable()) == [0]
 
 
@@ -116,7 +116,7 @@ def test_the_surer_sequence_gets_the_rows() -> None:
 
 
 def test_limits_hold() -> None:
-    assert sum(lengths([Candidate(0.99, 8)] * 4, CHEAP_ROWS, max_guesses=10)) == 10
+    assert sum(lengths([Candidate(0.99, 8)] * 4, CHEAP_ROWS, max_drafted=10)) == 10
     (short,) = lengths([Candidate(0.99, 30)], CHEAP_ROWS, max_seconds=0.015)
     assert 0 < short <= 5
 
@@ -132,7 +132,7 @@ def test_choice_is_expected_to_be_faster_than_none(
     candidates = [Candidate(*pair) for pair in pairs]
     table = costs(first_s, further_s)
     chosen = lengths(candidates, table)
-    assert all(0 <= n <= c.max_guesses for n, c in zip(chosen, candidates, strict=True))
+    assert all(0 <= n <= c.max_drafted for n, c in zip(chosen, candidates, strict=True))
     if sum(chosen):
         gains = sum(c.rate ** (i + 1) for c, n in zip(candidates, chosen, strict=True) for i in range(n))
         plain, longer = table.estimate(len(pairs)), table.estimate(len(pairs) + sum(chosen))
@@ -160,124 +160,124 @@ def sequence_of(tokens: Sequence[int], max_tokens: int = 50) -> TokenSequence:
     return sequence
 
 
-def chunk_with(guesses: TokenArray) -> Chunk:
-    return Chunk(0, ONE, np.concatenate([array([0]), guesses]), 0, num_outputs=1 + len(guesses))
+def chunk_with(drafts: TokenArray) -> Chunk:
+    return Chunk(0, ONE, np.concatenate([array([0]), drafts]), 0, num_outputs=1 + len(drafts))
 
 
 LOOP = [1, 2, 3, 4, 5, 6] * 4
 
 
-def test_guesses_are_learnt_from_even_while_none_are_verified() -> None:
-    guessing = Guessing(8, 32)
+def test_drafts_are_learnt_from_even_while_none_are_verified() -> None:
+    drafting = Drafting(8, 32)
     sequence = sequence_of(LOOP)
-    assert guessing.propose([(0, sequence)], DEAR_ROWS, max_seconds=1.0) == {}
+    assert drafting.propose([(0, sequence)], DEAR_ROWS, max_seconds=1.0) == {}
     for token in (2, 3, 4, 5, 6, 1, 2, 3):
-        guessing.propose([(0, sequence)], DEAR_ROWS, max_seconds=1.0)
-        guessing.observe(chunk_with(array([])), [Pick(token)])
+        drafting.propose([(0, sequence)], DEAR_ROWS, max_seconds=1.0)
+        drafting.observe(chunk_with(array([])), [Pick(token)])
         sequence.append(token, 1.0)
-    proposed = guessing.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0)[ONE]
+    proposed = drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0)[ONE]
     assert proposed.tolist() == [4, 5, 6, 1, 2, 3, 4, 5]
 
 
-def test_guesses_that_are_wrong_again_and_again_stop() -> None:
-    guessing = Guessing(8, 32)
+def test_drafts_that_are_wrong_again_and_again_stop() -> None:
+    drafting = Drafting(8, 32)
     sequence = sequence_of(LOOP)
     for _ in range(20):
-        guesses = guessing.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0).get(ONE, array([]))
-        guessing.observe(chunk_with(guesses), [Pick(60)])
-    assert guessing.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0) == {}
+        drafts = drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0).get(ONE, array([]))
+        drafting.observe(chunk_with(drafts), [Pick(60)])
+    assert drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0) == {}
 
 
-def test_guesses_leave_room_for_the_token_after_them() -> None:
-    guessing = Guessing(8, 32)
+def test_drafts_leave_room_for_the_token_after_them() -> None:
+    drafting = Drafting(8, 32)
     sequence = sequence_of(LOOP, max_tokens=3)
     sequence.append(2, 1.0)
-    guessing.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0)
-    assert guessing.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0) == {}
+    drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0)
+    assert drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0) == {}
 
 
 class OneTrick:
-    """A draft model that always guesses the same."""
+    """A draft model that always drafts the same."""
 
-    seconds_per_guess = 0.0001
+    seconds_per_draft = 0.0001
 
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def guess(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> Mapping[RequestId, TokenArray]:
+    def draft(self, wanted: Sequence[tuple[int, TokenSequence, int]]) -> Mapping[RequestId, TokenArray]:
         self.asked += [count for _, _, count in wanted]
         return {sequence.request_id: array([9] * count) for _, sequence, count in wanted}
 
 
-def test_draft_model_is_asked_where_the_text_gives_no_guess() -> None:
+def test_draft_model_is_asked_where_the_text_gives_no_draft() -> None:
     model = OneTrick()
-    guessing = Guessing(4, 32, model)
+    drafting = Drafting(4, 32, model)
     new, known = sequence_of([1, 2, 3, 4, 5, 7]), sequence_of(LOOP)
     known.request_id = RequestId(2)
-    proposed = guessing.propose([(0, new), (1, known)], CHEAP_ROWS, max_seconds=1.0)
+    proposed = drafting.propose([(0, new), (1, known)], CHEAP_ROWS, max_seconds=1.0)
     assert set(proposed[ONE].tolist()) == {9}
     assert len(model.asked) == 1
     for _ in range(30):
-        guesses = guessing.propose([(0, new)], CHEAP_ROWS, max_seconds=1.0).get(ONE, array([]))
-        guessing.observe(chunk_with(guesses), [Pick(8)])
+        drafts = drafting.propose([(0, new)], CHEAP_ROWS, max_seconds=1.0).get(ONE, array([]))
+        drafting.observe(chunk_with(drafts), [Pick(8)])
     num_asked = len(model.asked)
-    guessing.propose([(0, new)], CHEAP_ROWS, max_seconds=1.0)
+    drafting.propose([(0, new)], CHEAP_ROWS, max_seconds=1.0)
     assert len(model.asked) == num_asked, "a model that is always wrong is not asked any more"
 
 
 # --- in the engine ------------------------------------------------------------------------------------------------
 
 
-class Oracle(Guessing):
+class Oracle(Drafting):
     """Knows what the fake model says, but not when it ends."""
 
     def propose(
         self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
     ) -> dict[RequestId, TokenArray]:
-        guesses = {}
+        drafts = {}
         for _, sequence in generating:
             tokens = sequence.tokens.tolist()
             for _ in range(5):
                 tokens.append(next_token(tokens, 64))
-            guesses[sequence.request_id] = array(tokens[sequence.num_tokens :])
-        return guesses
+            drafts[sequence.request_id] = array(tokens[sequence.num_tokens :])
+        return drafts
 
 
-def test_right_guesses_save_passes_and_change_nothing() -> None:
+def test_right_drafts_save_passes_and_change_nothing() -> None:
     prompt = [3, 5, 8, 13]
-    plain, guessing = Bench(FakeBackend()), Bench(FakeBackend(), guessing=Oracle(5, 20))
-    for bench in (plain, guessing):
+    plain, drafting = Bench(FakeBackend()), Bench(FakeBackend(), drafting=Oracle(5, 20))
+    for bench in (plain, drafting):
         bench.submit(prompt, 24)
         bench.run()
-    assert guessing.answers == plain.answers
-    assert len(guessing.backend.passes) < len(plain.backend.passes) / 3
-    counters = guessing.core.statistics.counters()
-    assert counters.guessed_tokens_right >= 15
+    assert drafting.answers == plain.answers
+    assert len(drafting.backend.passes) < len(plain.backend.passes) / 3
+    counters = drafting.core.statistics.counters()
+    assert counters.accepted_tokens >= 15
     assert counters.generated_tokens == 24
 
 
-def test_answer_ends_where_it_must_although_guesses_go_on() -> None:
-    bench = Bench(FakeBackend(num_vocab=5), guessing=Oracle(5, 20))
+def test_answer_ends_where_it_must_although_drafts_go_on() -> None:
+    bench = Bench(FakeBackend(num_vocab=5), drafting=Oracle(5, 20))
     request_id = bench.submit([3, 1, 4], 60)
     bench.run()
     assert bench.answers[request_id] == bench.expected([3, 1, 4], 60)
     assert bench.ends[request_id].finish is FinishReason.STOP
 
 
-def test_guesses_never_push_anybody_out_of_the_cache() -> None:
-    bench = Bench(FakeBackend(num_slots=2, context=32, num_cells=24), guessing=Oracle(5, 20))
+def test_drafts_never_push_anybody_out_of_the_cache() -> None:
+    bench = Bench(FakeBackend(num_slots=2, context=32, num_cells=24), drafting=Oracle(5, 20))
     ids = [bench.submit([start, 2, 3], 8) for start in (1, 2)]
     bench.run()
     assert [bench.answers[i] for i in ids] == [bench.expected([start, 2, 3]) for start in (1, 2)]
     assert bench.core.scheduler.num_parked == 0
 
 
-def test_memory_that_cannot_be_cut_gets_no_guesses() -> None:
-    bench = Bench(FakeBackend(can_share=False), guessing=Oracle(5, 20))
+def test_memory_that_cannot_be_cut_gets_no_drafts() -> None:
+    bench = Bench(FakeBackend(can_share=False), drafting=Oracle(5, 20))
     request_id = bench.submit([3, 5, 8], 12)
     bench.run()
     assert bench.answers[request_id] == bench.expected([3, 5, 8], 12)
-    assert bench.core.statistics.counters().guessed_tokens == 0
+    assert bench.core.statistics.counters().drafted_tokens == 0
 
 
 def test_sizes_are_looked_up_longest_first() -> None:
@@ -285,5 +285,5 @@ def test_sizes_are_looked_up_longest_first() -> None:
 
 
 @pytest.mark.parametrize("max_each", [0])
-def test_guessing_can_be_off(max_each: int) -> None:
-    assert Guessing(max_each, 32).propose([(0, sequence_of(LOOP))], CHEAP_ROWS, max_seconds=1.0) == {}
+def test_drafting_can_be_off(max_each: int) -> None:
+    assert Drafting(max_each, 32).propose([(0, sequence_of(LOOP))], CHEAP_ROWS, max_seconds=1.0) == {}

@@ -1,0 +1,143 @@
+"""What is measured of a model on this machine after loading, what follows from it, and how it is kept.
+
+Passes of a few sizes are timed in throw-away contexts, with flash attention and without. Their times are the first
+entries of the cost table, and decide about flash attention where the configuration leaves it open. Pure. Must not
+measure (`calibrator.py`) nor read files (`calibration_files.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker.contract import EngineOptions
+
+FORMAT = 1
+
+STREAM_ROWS = (8, 4, 1)
+"""Rows of passes that generate, one of each sequence. In this order: see `Probe.seconds`."""
+PROMPT_ROWS = (32, 64, 128, 256)
+FILL_ROWS = (128, 64, 32, 16, 8)
+"""Prompt rows that the cells are filled with, as many as can be computed in a short time."""
+
+MAX_PASS_S = 2.0
+"""No pass is measured that would take longer: a request that comes may have to wait for its end."""
+BUDGET_S = 3.0
+"""Time in passes with one setting of flash attention."""
+NUM_REPEATS = 3
+"""Of passes that generate: the shortest time counts, the others were disturbed."""
+
+PLAIN_CACHE_TYPES = frozenset({"f32", "f16", "bf16"})
+
+_ANSWER_PASSES, _ANSWER_ROWS = 128, 4
+_PROMPT_PASSES, _PROMPT_PASS_ROWS = 8, 128
+"""The usual work by which settings are compared: four requests of 256 tokens with answers of 128."""
+CLEARLY_FASTER = 0.93
+"""Part of the usual time within which another setting must do the same work to be taken instead of the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was measured: times hold for exactly this."""
+
+    model_file: str
+    model_bytes: int
+    modified_ns: int
+    library: str
+    cpu: str
+    num_threads: int
+    max_rows: int
+    cache_type_k: str
+    cache_type_v: str
+    swa_full: bool
+
+
+Times = Mapping[int, float]
+"""Seconds of a pass by rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was found, by setting of flash attention: `on`, `off`."""
+
+    subject: Subject
+    times: Mapping[str, Times]
+
+    def to_json(self) -> str:
+        """Return it as a JSON object."""
+        subject = dataclasses.asdict(self.subject)
+        return json.dumps({"format": FORMAT, "subject": subject, "times": self.times}, indent=1)
+
+
+def from_json(text: str | bytes, subject: Subject) -> Calibration | None:
+    """Return the calibration of `subject`; None when the text is one of something else, or none at all."""
+    try:
+        raw = json.loads(text)
+        if raw["format"] != FORMAT or raw["subject"] != dataclasses.asdict(subject):
+            return None
+        times = {
+            setting: {int(rows): float(seconds) for rows, seconds in raw["times"][setting].items()}
+            for setting in ("off", "on")
+            if setting in raw["times"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not any(times.values()) or not all(_is_sound(t) for t in times.values()):
+        return None
+    return Calibration(subject, times)
+
+
+def _is_sound(times: Times) -> bool:
+    return all(rows > 0 and math.isfinite(seconds) and seconds > 0 for rows, seconds in times.items())
+
+
+def settings(options: EngineOptions) -> tuple[str, ...]:
+    """Return the settings of flash attention to measure: the usual one first, and the other if there is a choice."""
+    if options.flash_attn == "auto":
+        return ("off", "on") if options.cache_type_v in PLAIN_CACHE_TYPES else ("on",)
+    return (options.flash_attn,)
+
+
+def choose_flash_attn(options: EngineOptions, calibration: Calibration) -> str:
+    """Return the setting to load the model with: as configured, else `on` if that is clearly faster."""
+    if len(settings(options)) < 2:
+        return options.flash_attn
+    without, with_it = (work_seconds(calibration.times.get(setting, {})) for setting in ("off", "on"))
+    if without is None or with_it is None:
+        return options.flash_attn
+    return "on" if with_it < CLEARLY_FASTER * without else "off"
+
+
+def work_seconds(times: Times) -> float | None:
+    """Return how long the usual work takes; None if too little was measured to tell."""
+    answer_s, prompt_s = times.get(_ANSWER_ROWS), times.get(_PROMPT_PASS_ROWS)
+    if answer_s is None or prompt_s is None:
+        return None
+    return _ANSWER_PASSES * answer_s + _PROMPT_PASSES * prompt_s
+
+
+def wanted_rows(max_rows: int, *, is_usual: bool) -> tuple[int, ...]:
+    """Return the pass sizes to measure, in order; of the other setting only what decides between the two."""
+    prompts = PROMPT_ROWS if is_usual else (_PROMPT_PASS_ROWS,)
+    return tuple(rows for rows in (*STREAM_ROWS, *prompts) if rows <= max_rows)
+
+
+def fill_rows(max_rows: int, short_pass: tuple[int, float]) -> int | None:
+    """Return how many rows to fill the cells with, after a pass of (rows, seconds); None: the model is too slow."""
+    fitting = (rows for rows in FILL_ROWS if rows <= max_rows and _at_most_s(rows, *short_pass) <= MAX_PASS_S / 2)
+    return next(fitting, None)
+
+
+def is_affordable(rows: int, done: Times, spent_s: float) -> bool:
+    """Whether a pass of `rows` fits into the time that is left, judged by those that were measured."""
+    smaller = max((r for r in done if r <= rows), default=None)
+    expected_s = 0.0 if smaller is None else _at_most_s(rows, smaller, done[smaller])
+    return expected_s <= min(MAX_PASS_S, BUDGET_S - spent_s)
+
+
+def _at_most_s(rows: int, other_rows: int, other_s: float) -> float:
+    """Return what a pass takes at most, given one that is not larger: in proportion to the rows."""
+    return other_s * max(1.0, rows / other_rows)
