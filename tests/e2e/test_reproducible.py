@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.support.company import Company
 from tests.support.models import smollm2_path
+from tests.support.real_server import Api
 from worker.contract import EngineOptions
 from worker.engine.engine import Engine
 from worker.engine.llama import LlamaBackend
@@ -40,3 +43,21 @@ async def test_twenty_runs_under_varied_load_give_the_same_tokens_and_logprobs()
     assert (len(tokens), len(picks)) == (10, 10)
     assert [pick.token for pick in picks] == list(tokens)
     assert all(pick.logprob is not None and len(pick.top) == 2 for pick in picks)
+
+
+async def test_clients_get_the_same_log_probabilities_alone_and_beside_others(api: Api) -> None:
+    prompt = "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is"
+    wanted = {"seed": 5, "temperature": 0.8, "logprobs": 2, "reproducible": True}
+
+    async def ask() -> object:
+        answer = await api.complete("cold", prompt, 6, **wanted)
+        assert answer.status == 200
+        return answer.body["choices"][0]["logprobs"]
+
+    alone = await ask()
+    others = [asyncio.create_task(api.complete("cold", prompt * (1 + i % 2), 6)) for i in range(3)]
+    beside = await asyncio.gather(ask(), ask())
+    slots = await api.slots("cold")
+    assert [other.status for other in await asyncio.gather(*others)] == [200] * 3
+    assert beside == [alone, alone]
+    assert sorted(slot["id"] for slot in slots) == [0, 1, 2], "two slots, and the lane of these requests"

@@ -81,6 +81,7 @@ def write_tiny_llama(
     sampling: Mapping[str, float | int] | None = None,
     add_bos: bool = True,
     name: str = "tiny llama",
+    pooling: gguf.PoolingType | None = None,
 ) -> TinyModel:
     """Write a model of the `llama` architecture to `path`.
 
@@ -102,6 +103,8 @@ def write_tiny_llama(
     _add_extras(writer, chat_template, sampling)
     head_size = embedding // heads
     writer.add_rope_dimension_count(head_size)
+    if pooling is not None:
+        writer.add_pooling_type(pooling)
 
     weights = _Weights(writer, seed)
     weights.add_vocab_rows("token_embd", len(pieces.tokens), embedding)

@@ -47,7 +47,8 @@ class PoolingShape:
     max_document: int
     """Tokens of the longest text."""
     max_rows: int
-    """Of one pass. llama.cpp ends the process when there are more."""
+    """Of one pass; a multiple of `max_documents`. llama.cpp ends the process when there are more, and for a context
+    where this is no such multiple. Source: llama-context.cpp, graph_reserve, which rounds rows up, but not outputs."""
     usual_rows: int
     """Of a pass that nobody else waits for, unless a single text is longer."""
     max_documents: int
@@ -91,13 +92,15 @@ def pooling_shape(
     if not is_encoder and declared not in _BY_NUMBER:
         max_document = min(max_document, MAX_UNDECLARED_TOKENS)
     usual_rows = GPU_ROWS if uses_gpu else CPU_ROWS
+    max_documents = MAX_RECURRENT_DOCUMENTS if is_recurrent else MAX_DOCUMENTS
     is_divisible = not is_encoder and pooling in {Pooling.LAST, Pooling.RANK}
+    max_rows = usual_rows if is_divisible else max(usual_rows, max_document)
     return PoolingShape(
         pooling=pooling,
         size=max(1, num_scores) if pooling is Pooling.RANK else size,
         max_document=max_document,
-        max_rows=usual_rows if is_divisible else max(usual_rows, max_document),
+        max_rows=-(-max_rows // max_documents) * max_documents,
         usual_rows=usual_rows,
-        max_documents=MAX_RECURRENT_DOCUMENTS if is_recurrent else MAX_DOCUMENTS,
+        max_documents=max_documents,
         is_divisible=is_divisible,
     )

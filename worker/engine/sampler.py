@@ -64,16 +64,20 @@ class Sampler:
         return _with_logprobs(original or candidates, token, self._num_logprobs)
 
     def _draw(self, candidates: Candidates, index: int) -> int:
-        number = uniform(self.params.seed, self.params.choice, index)
         if self._feedback is None:
-            return candidates.pick(number)
+            return self._pick(candidates, index)
         if self._before[0] == index:
             self._feedback.state = self._before[1]
         self._before = (index, self._feedback.state)
         self._feedback.prepare(candidates)
-        token = candidates.pick(number)
+        token = self._pick(candidates, index)
         self._feedback.learn(candidates, token)
         return token
+
+    def _pick(self, candidates: Candidates, index: int) -> int:
+        if candidates.is_decided:
+            return int(candidates.ids[0])
+        return candidates.pick(uniform(self.params.seed, self.params.choice, index))
 
 
 def _with_logprobs(candidates: Candidates, token: int, count: int) -> Pick:

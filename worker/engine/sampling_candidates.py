@@ -76,34 +76,45 @@ class Candidates:
         assert peaks is not None
         if threshold == -math.inf:
             return np.flatnonzero(row > threshold)
-        groups = np.flatnonzero(peaks >= threshold)
+        groups = (peaks >= threshold).nonzero()[0]
         if peaks is row or len(groups) * 8 > len(peaks):
-            return np.flatnonzero(row >= threshold)
+            return (row >= threshold).nonzero()[0]
         num_groups = len(row) // _GROUP
-        num_whole = int(np.searchsorted(groups, num_groups))
-        rest = groups[num_whole:] + num_groups * (_GROUP - 1)
-        groups = groups[:num_whole]
+        num_whole = int(groups.searchsorted(num_groups))
+        rest, groups = groups[num_whole:], groups[:num_whole]
         looked_at = row[: num_groups * _GROUP].reshape(_GROUP, num_groups).take(groups, axis=1)
-        lines, columns = np.nonzero(looked_at >= threshold)
-        return np.sort(np.concatenate([lines * num_groups + groups[columns], rest]))
+        lines, columns = (looked_at >= threshold).nonzero()
+        ids: Ids = lines * num_groups + groups[columns]  # in order, as groups are neighbours
+        return np.concatenate([ids, rest + num_groups * (_GROUP - 1)]) if len(rest) else ids
 
     def ids_of_largest(self, count: int) -> Ids:
-        """Return the tokens of the `count` largest logits of the row, in order; of equals the first; none banned."""
+        """Return the tokens of the `count` largest logits of the row, best first; of equals the first; none banned."""
         row, peaks = self._row, self._peaks
         assert row is not None
         assert peaks is not None
         values = peaks if count <= len(peaks) else row
         # So many groups have a logit that large, and so at least so many tokens.
         ids = self.ids_above(float(_nth_largest(values, min(count, len(values)))))
-        if len(ids) <= count:
-            return ids
         logits = row[ids]
-        last = _nth_largest(logits, count)
-        above, equal = ids[logits > last], ids[logits == last]
-        return np.sort(np.concatenate([above, equal[: count - len(above)]]))
+        if len(ids) > MAX_LISTED and len(ids) > count:
+            last = _nth_largest(logits, count)
+            above, equal = ids[logits > last], ids[logits == last]
+            ids = np.concatenate([above, equal[: count - len(above)]])
+            ids.sort()
+            logits = row[ids]
+        order = (-logits).argsort(kind="stable")
+        return ids[order[:count]]
 
     def keep_ids(self, ids: Ids, *, size: int | None = None) -> None:
         """Keep only these tokens of the row; `ids` are in order, and not empty."""
+        row = self._row
+        assert row is not None
+        if len(ids) <= MAX_LISTED:
+            ids = ids[(-row[ids]).argsort(kind="stable")]
+        self.keep_ordered(ids, size=size)
+
+    def keep_ordered(self, ids: Ids, *, size: int | None = None) -> None:
+        """Keep only these tokens of the row; `ids` stand best first, those of equals in order."""
         row = self._row
         assert row is not None
         logits = row[ids]
@@ -111,8 +122,7 @@ class Candidates:
             row.fill(-np.inf)
             row[ids] = logits
         else:
-            order = np.argsort(-logits, kind="stable")
-            self._row, self.ids, self.logits = None, ids[order], logits[order].astype(np.float64)
+            self._row, self.ids, self.logits = None, ids, logits.astype(np.float64)
         self._forget(len(ids) if size is None else size)
 
     def keep(self, where: slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_], *, size: int | None = None) -> None:
@@ -127,7 +137,7 @@ class Candidates:
         if row is None:
             self.keep(slice(count), size=size)
         elif size < self.size:
-            self.keep_ids(self.ids_of_largest(size), size=size)
+            self.keep_ordered(self.ids_of_largest(size), size=size)
 
     def keep_best(self) -> None:
         """Keep the best token alone, banning the others."""
@@ -187,11 +197,14 @@ class Candidates:
 
     # --- the end ------------------------------------------------------------------------------------------
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether a single token is left."""
+        return self.whole() is None and len(self.ids) == 1
+
     def pick(self, number: float) -> int:
         """Return the token at `number`, in [0, 1), of the line on which each is as long as it is likely."""
         if self.whole() is None:
-            if len(self.ids) == 1:
-                return int(self.ids[0])
             return int(self.ids[_place(self.weights(), number)])
         weights = self.weights()
         num_blocks = len(weights) // 256
@@ -222,7 +235,6 @@ class Candidates:
         ids, logits = self.ids[:count], self.logits[:count]
         if row is not None:
             ids = self.ids_of_largest(count)
-            ids = ids[np.argsort(-row[ids], kind="stable")]
             logits = row[ids].astype(np.float64)
         return list(zip(ids.tolist(), (logits - self.top - self.log_total).tolist(), strict=True))
 
@@ -252,13 +264,14 @@ class Candidates:
 
 def _nth_largest(values: Row, count: int) -> np.float32:
     place = len(values) - count
-    nth: np.float32 = np.partition(values, place)[place]
-    return nth
+    values = values.copy()
+    values.partition(place)
+    return np.float32(values[place])
 
 
 def _place(weights: Row | Logits, number: float) -> int:
     """Return the place that covers `number`, in [0, 1), of the whole length."""
-    ends = np.cumsum(weights, dtype=np.float64)
-    place = int(np.searchsorted(ends, number * ends[-1], side="right"))
+    ends: Logits = weights.cumsum(dtype=np.float64)
+    place = int(ends.searchsorted(number * ends[-1], side="right"))
     # Rounding can lead beyond the last token that has any weight.
     return place if place < len(weights) and weights[place] else int(np.flatnonzero(weights)[-1])

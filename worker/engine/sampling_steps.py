@@ -151,8 +151,8 @@ def _top_p(params: SamplingParams) -> Step | None:
 
     def step(candidates: Candidates, tokens: TokenArray, index: int) -> None:
         if candidates.whole() is None:
-            sums = np.cumsum(candidates.weights())
-            candidates.keep_largest(max(int(np.searchsorted(sums, share * sums[-1])) + 1, min_keep))
+            sums = candidates.weights().cumsum()
+            candidates.keep_largest(max(int(sums.searchsorted(share * sums[-1])) + 1, min_keep))
         else:
             candidates.keep_ids(_nucleus(candidates, share, min_keep))
 
@@ -166,10 +166,9 @@ def _nucleus(candidates: Candidates, share: float, min_keep: int) -> Ids:
     for count in (256, 2048):
         if count * 8 < len(weights):
             ids = candidates.ids_of_largest(count)
-            order = np.argsort(-weights[ids], kind="stable")
-            sums = np.cumsum(weights[ids[order]], dtype=np.float64)
+            sums = weights[ids].cumsum(dtype=np.float64)
             if sums[-1] >= target and min_keep <= len(ids):
-                return np.sort(ids[order[: max(int(np.searchsorted(sums, target)) + 1, min_keep)]])
+                return np.sort(ids[: max(int(sums.searchsorted(target)) + 1, min_keep)])
     row = candidates.whole()
     assert row is not None
     return _nearest(np.float32(candidates.top) - row, weights, share, min_keep, more=False)
@@ -210,7 +209,10 @@ def _min_p(params: SamplingParams) -> Step | None:
             candidates.keep_largest(max(num_likely, min_keep, 1))
         else:
             ids = candidates.ids_above(threshold)
-            candidates.keep_ids(ids if len(ids) >= min_keep else candidates.ids_of_largest(min_keep))
+            if len(ids) >= min_keep:
+                candidates.keep_ids(ids)
+            else:
+                candidates.keep_ordered(candidates.ids_of_largest(min_keep))
 
     return step
 

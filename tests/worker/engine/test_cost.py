@@ -91,3 +91,33 @@ def test_the_estimate_interpolates_and_extrapolates() -> None:
 @pytest.mark.parametrize(("usual_s", "gap_s"), [(None, 0.15), (0.001, 0.15), (0.05, 0.25), (1.0, 0.5)])
 def test_the_default_gap_is_a_few_usual_ones_within_bounds(usual_s: float | None, gap_s: float) -> None:
     assert default_gap_s(usual_s) == pytest.approx(gap_s)
+
+
+# --- what a calibration has found -------------------------------------------------------------------------
+
+
+def test_seeds_are_believed_until_a_pass_of_about_that_size_was_measured() -> None:
+    table = CostTable()
+    for rows in (1, 32, 128):
+        table.seed(rows, rows * 0.01)
+    assert table.estimate(64) == pytest.approx(0.64)
+    table.observe(30, 0.6)
+    assert table.estimate(30) == pytest.approx(0.6), "all of it, not a fifth"
+    assert table.estimate(128) == pytest.approx(1.28)
+    table.seed(32, 0.01)
+    assert table.estimate(30) == pytest.approx(0.6), "what was measured stays"
+    table.observe(30, 1.1)
+    assert table.estimate(30) == pytest.approx(0.7), "and is averaged from then on"
+
+
+def test_first_pass_is_sized_by_seeds() -> None:
+    table = CostTable()
+    for rows in (8, 64, 128, 256):
+        table.seed(rows, rows * 0.004)
+    assert prefill_rows(options(), table, []) == prefill_rows(options(), linear(0.004), []) < 128
+
+
+@pytest.mark.parametrize("num_generating", [0, 3])
+def test_fixed_rows_do_not_depend_on_costs_or_company(num_generating: int) -> None:
+    for table in (CostTable(), linear(2.0), linear(0.0001)):
+        assert prefill_rows(options(fixed_rows=24), table, generating(num_generating)) == 24

@@ -72,8 +72,10 @@ def test_size_of_a_reranker_is_its_number_of_scores() -> None:
 
 
 def test_every_pass_has_room_for_as_many_texts_as_there_are_sequences() -> None:
-    # llama.cpp ends the process for a context with more sequences than outputs.
+    # llama.cpp ends the process for a context with more sequences than outputs, or with rows that do not divide evenly.
     for declared in (None, "1", "3", "4"):
         for is_encoder in (True, False):
-            found = shape(declared, is_encoder=is_encoder, context=8)
-            assert found.max_documents <= found.max_rows <= found.num_cells
+            for context in (8, 300, 511):
+                found = shape(declared, is_encoder=is_encoder, context=context)
+                assert found.max_documents <= found.max_rows <= found.num_cells
+                assert found.max_rows % found.max_documents == 0
