@@ -99,7 +99,7 @@ class Run:
                     say(f"  {family}: {options}")
                 self.raw.screening = screening
                 return
-            say(f"{file} is of another llama-server or lacks {families - set(screening.chosen) or 'nothing'}")
+            say(f"{file} is of another llama-server, or lacks some of: {', '.join(sorted(families))}")
         say(f"screening llama-server's tunings, about {GUESS_S / 60:.0f} minutes")
         self.raw.screening = await screen(
             self._programs, self._models[SMOLLM2], families, self.raw.peer, lambda text: say(f"{self._clock()} {text}")

@@ -27,26 +27,19 @@ Say = Callable[[str], None]
 
 
 async def screen(programs: Programs, model: Path, families: Iterable[str], peer: str, say: Say) -> Screening:
-    """Return the best options for each of the families; copying needs those of steady generation first."""
+    """Return the best options for each of the families; those of which no tuning ran are left out."""
     wanted = [family for family in (STEADY, LONG, PREFIX, COPY) if family in set(families)]
-    if COPY in wanted and STEADY not in wanted:
-        wanted.insert(0, STEADY)
     short = {family: SHORT[family] for family in wanted if family in SHORT}
+    tries = [(tuning, short, Load(model, 8, 2048)) for tuning in tunings() if short]
+    if COPY in wanted:
+        tries += [(tuning, {COPY: copying(128)}, Load(model, 1, 2048)) for tuning in speculations()]
     results: dict[str, dict[str, dict[str, float]]] = {family: {} for family in wanted}
-    chosen: dict[str, str] = {}
-    for tuning in tunings():
-        found = await _try(tuning, short, Load(model, 8, 2048), programs, say)
+    for tuning, scenarios, load in tries:
+        found = await _try(tuning, scenarios, load, programs, say)
         for family, figures in found.items():
             results[family][tuning.name] = figures
-    for family in short:
-        chosen[family] = _choose(family, results[family], say)
-    if COPY in wanted:
-        for tuning in speculations(chosen[STEADY].split()):
-            found = await _try(tuning, {COPY: copying(128)}, Load(model, 1, 2048), programs, say)
-            if COPY in found:
-                results[COPY][tuning.name] = found[COPY]
-        chosen[COPY] = _choose(COPY, results[COPY], say)
-    return Screening(peer, results, chosen)
+    chosen = {family: _choose(family, results[family], say) for family in wanted}
+    return Screening(peer, results, {family: best for family, best in chosen.items() if best is not None})
 
 
 async def _try(
@@ -66,8 +59,12 @@ async def _try(
     return found
 
 
-def _choose(family: str, results: Results, say: Say) -> str:
-    best = choose(family, results)
+def _choose(family: str, results: Results, say: Say) -> str | None:
+    try:
+        best = choose(family, results)
+    except ValueError as error:
+        say(str(error))
+        return None
     say(f"best for {family}: {best}   ({_shown(family, results[best])})")
     if len(FIGURES[family]) > 1:
         say(f"  not beaten in both figures: {' | '.join(front(family, results))}")

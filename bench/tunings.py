@@ -31,9 +31,9 @@ def tunings() -> list[Contestant]:
     return found
 
 
-def speculations(options: Sequence[str]) -> list[Contestant]:
-    """Return every way to guess on top of the options."""
-    return [peer((*options, "--spec-type", each)) for each in SPECULATION]
+def speculations() -> list[Contestant]:
+    """Return every way to guess, with its usual batches: it dies when guesses overrun small ones."""
+    return [peer(("-fa", "off", "--spec-type", each)) for each in SPECULATION]
 
 
 def peer(options: Sequence[str]) -> Contestant:

@@ -95,6 +95,8 @@ class ModelSpec:
     aliases: Mapping[str, AliasSpec] = field(default_factory=dict)
     loras: tuple[LoraSpec, ...] = ()
     """In this order they have the ids 0, 1, … in requests."""
+    draft_source: str | None = None
+    """The `draft_model:` reference as written."""
     context: int | None = None
     """Tokens that one request may use; None = auto."""
     slots: int = 4
@@ -145,6 +147,7 @@ class ModelSpec:
             dict(self.chat_template_kwargs),
             dict(self.env),
             [(lora.name, lora.source, lora.scale) for lora in self.loras],
+            self.draft_source,
         )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -105,6 +105,7 @@ def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, 
                 locate(parse_reference(spec.source), spec.base_dir)
             except (SourceError, OSError) as error:
                 reasons.append(_at(reading.sources.get(name), f"models.{name}.model", str(error)))
+            reasons += _draft_problems(name, spec, reading.draft_models.get(name), locate)
             reasons += _lora_problems(name, spec, reading.loras.get(name, ()), locate)
         models[name] = dataclasses.replace(
             spec, chat_template=text or None, problem="; ".join(reason.message for reason in reasons) or None
@@ -115,6 +116,16 @@ def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, 
         for key in reading.catalog.keys
     )
     return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+
+
+def _draft_problems(name: str, spec: ModelSpec, place: Found | None, locate: Locate) -> list[Problem]:
+    if spec.draft_source is None:
+        return []
+    try:
+        locate(parse_reference(spec.draft_source), spec.base_dir)
+    except (SourceError, OSError) as error:
+        return [_at(place, f"models.{name}.draft_model", f"draft model: {error}")]
+    return []
 
 
 def _lora_problems(name: str, spec: ModelSpec, places: Sequence[Found], locate: Locate) -> list[Problem]:

@@ -221,6 +221,18 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         "Host memory for finished prompts that had to leave the KV cache and may come back. Without it: a sixteenth of"
         " the machine's memory, at most 4 GiB; 0 keeps none.",
     ),
+    Key(
+        "draft_model",
+        Text(),
+        "A small GGUF model of the same vocabulary that drafts tokens ahead for the large one to verify: a reference as"
+        " in `model`. Answers stay the same; they come sooner where it is often right.",
+    ),
+    _engine(
+        "draft_max",
+        Whole(0, 32),
+        "Most tokens of an answer that are drafted ahead, from the text so far or by `draft_model`, and verified in one"
+        " pass. As many are taken as pay by measurement; 0 drafts none.",
+    ),
     _engine("cache_type_k", Choice(CACHE_TYPES), "Type of the cached keys."),
     _engine(
         "cache_type_v",

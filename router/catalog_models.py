@@ -66,6 +66,7 @@ def build_spec(
         base_dir=findings.base_dir,
         aliases=aliases,
         loras=tuple(found.value for found in value("loras", ())),
+        draft_source=value("draft_model"),
         context=value("context"),
         slots=value("slots", MODEL_KEYS["slots"].default),
         kv_tokens=value("kv_tokens"),

@@ -41,6 +41,8 @@ class CatalogReading:
     """By model, the value of `model`."""
     loras: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
     """By model, its adapters, each at the place of its reference."""
+    draft_models: Mapping[str, Found] = field(default_factory=dict)
+    """By model, the value of `draft_model`, its own or that of `defaults`."""
     templates: Mapping[str, Found] = field(default_factory=dict)
     """By model, the value of `chat_template`, its own or that of `defaults`."""
 
@@ -83,6 +85,7 @@ class _Reader:
         self._findings = findings
         self._sources: dict[str, Found] = {}
         self._loras: dict[str, tuple[Found, ...]] = {}
+        self._draft_models: dict[str, Found] = {}
         self._templates: dict[str, Found] = {}
         self._names: dict[str, tuple[str, Place]] = {}
 
@@ -101,7 +104,7 @@ class _Reader:
         default_model = self._default_model(root)
         problems = sorted(self._findings.problems, key=lambda p: (p.line or 0, p.column or 0))
         catalog = Catalog(models, limits, keys, default_model, self._path)
-        return CatalogReading(catalog, tuple(problems), self._sources, self._loras, self._templates)
+        return CatalogReading(catalog, tuple(problems), self._sources, self._loras, self._draft_models, self._templates)
 
     def _section(self, root: YamlMap, key: str, example: str) -> YamlMap | None:
         """Return the map under a top-level key; None if it is absent, empty or no map."""
@@ -182,13 +185,11 @@ class _Reader:
         aliases = self._aliases(own)
         options = merge(defaults, own)
         source = own.get("model")
-        if source is not None:
-            try:
-                parse_reference(source.value)
-            except ValueError as error:
-                self._findings.add(source.where, source.place, str(error))
-            else:
-                self._sources[name] = source
+        if source is not None and self._is_reference(source):
+            self._sources[name] = source
+        draft = options.get("draft_model")
+        if draft is not None and draft.value is not None and self._is_reference(draft):
+            self._draft_models[name] = draft
         if "loras" in own:
             self._loras[name] = own["loras"].value
         if "chat_template" in options:
@@ -197,6 +198,15 @@ class _Reader:
             name, source.value if source else "", options, aliases, limits=limits, findings=self._findings
         )
         return spec if name in self._sources and name_problem(name) is None else None
+
+    def _is_reference(self, found: Found) -> bool:
+        """Whether the file is named in a form that is known. Mutates: `findings`, if it is not."""
+        try:
+            parse_reference(found.value)
+        except ValueError as error:
+            self._findings.add(found.where, found.place, str(error))
+            return False
+        return True
 
     def _short_form(self, where: str, node: YamlScalar) -> dict[str, Found]:
         """Return the options that `NAME: REFERENCE` stands for."""

@@ -13,7 +13,7 @@ from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, LORA_KEYS, MODEL_KEYS,
 
 NOT_YET = "is not available in this release yet"
 
-LATER_MODEL_KEYS = frozenset({"draft_model", "projector", "home", "hooks", "url"})
+LATER_MODEL_KEYS = frozenset({"projector", "home", "hooks", "url"})
 LATER_TOP_KEYS = frozenset({"devices", "spares"})
 
 _CONTEXT = "write `context`, the tokens that one request may use (it is not divided by `slots`)"
@@ -61,7 +61,8 @@ POINTERS: Mapping[str, str] = {
     **dict.fromkeys(("lora", "lora_scaled"), "write `loras`, a map from a name to the adapter's file"),
     "lora_init_without_apply": "leave it out: adapters are applied only where an alias or a request asks for them",
     **dict.fromkeys(("mmproj", "mm"), f"image input (`projector`): this {NOT_YET}"),
-    **dict.fromkeys(("model_draft", "md"), f"speculative decoding (`draft_model`): this {NOT_YET}"),
+    **dict.fromkeys(("model_draft", "md", "spec_draft_model"), "write `draft_model`"),
+    **dict.fromkeys(("draft", "draft_n", "spec_draft_n_max"), "write `draft_max`"),
 }
 """Names from other servers, and from the short forms of llama-server's flags, with the way to say it here."""
 
@@ -79,7 +80,7 @@ _OTHER_FLAGS = """
 adaptive_decay adaptive_target backend_sampling cache_idle_slots cache_prompt cache_ram cache_reuse cache_type_k_draft
 cache_type_v_draft checkpoint_min_step context_shift control_vector control_vector_layer_range control_vector_scaled
 cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict cpu_strict_batch ctx_checkpoints
-ctx_size_draft defrag_thold device_draft direct_io docker_repo draft draft_max draft_min draft_p_min
+ctx_size_draft defrag_thold device_draft direct_io docker_repo draft_min draft_p_min
 dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breaker dynatemp_exp dynatemp_range
 embd_normalize embedding embeddings fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
 image_min_tokens json_schema json_schema_file keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic

@@ -38,6 +38,8 @@ def file_problems(catalog: Catalog, store: ModelStore, *, must_be_here: bool) ->
         if found is not None:
             problems.append(Problem(f"models.{spec.name}.model", found))
             continue
+        found = _draft_problem(spec, store, must_be_here=must_be_here)
+        problems += [] if found is None else [Problem(f"models.{spec.name}.draft_model", found)]
         for lora in spec.loras:
             found = _lora_problem(spec, lora, store, must_be_here=must_be_here)
             problems += [] if found is None else [Problem(f"models.{spec.name}.loras.{lora.name}", found)]
@@ -49,16 +51,32 @@ def problem_of(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str
     if spec.problem is not None:
         return spec.problem
     looks = (_lora_problem(spec, lora, store, must_be_here=must_be_here) for lora in spec.loras)
-    return _model_problem(spec, store, must_be_here=must_be_here) or next((one for one in looks if one), None)
+    return (
+        _model_problem(spec, store, must_be_here=must_be_here)
+        or _draft_problem(spec, store, must_be_here=must_be_here)
+        or next((one for one in looks if one), None)
+    )
 
 
 def _model_problem(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
+    return _file_problem(spec.source, spec, store, must_be_here=must_be_here)
+
+
+def _draft_problem(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
+    if spec.draft_source is None:
+        return None
+    problem = _file_problem(spec.draft_source, spec, store, must_be_here=must_be_here)
+    return None if problem is None else f"draft model: {problem}"
+
+
+def _file_problem(source: str, spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
+    """Return why the GGUF file that `source` names cannot be used."""
     try:
-        path = _file_of(spec, store)
+        path = store.locate(parse_reference(source), spec.base_dir)
     except (SourceError, ValueError) as error:
         return str(error)
     if path is None:
-        name = parse_reference(spec.source).short()
+        name = parse_reference(source).short()
         return f"{name} is not in the cache, and --offline forbids fetching it" if must_be_here else None
     try:
         read_gguf_header(path)

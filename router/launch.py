@@ -74,6 +74,7 @@ def build_launch_spec(
     *,
     model_path: Path,
     lora_paths: Sequence[Path] = (),
+    draft_path: Path | None = None,
     socket_path: Path,
     trained_context: int | None,
     num_threads: int,
@@ -88,6 +89,7 @@ def build_launch_spec(
     return LaunchSpec(
         model=spec.name,
         model_path=str(model_path),
+        draft_model_path=None if draft_path is None else str(draft_path),
         socket_path=str(socket_path),
         status_fd=-1,
         engine=EngineOptions(

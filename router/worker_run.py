@@ -35,7 +35,7 @@ from router.events import (
 )
 from router.fetch.protocol import FetchProgress, SourceError
 from router.fleet_log import fields
-from router.gguf_header import GgufError, GgufHeader
+from router.gguf_header import GgufError, GgufHeader, read_gguf_header
 from router.launch import build_launch_spec, capped_threads, default_max_leases, worker_environment
 from router.log_tail import LogTail
 from router.lora_files import check_lora, lora_error, lora_reference
@@ -218,6 +218,7 @@ class WorkerRun:
             self.worker,
             model_path=files.path,
             lora_paths=files.lora_paths,
+            draft_path=files.draft_path,
             socket_path=self._socket_path,
             trained_context=files.header.trained_context,
             num_threads=self.num_threads,
@@ -260,7 +261,21 @@ class WorkerRun:
                 raise lora_error(lora, error) from None
             await asyncio.to_thread(check_lora, lora, lora_path, header)
             lora_paths.append(lora_path)
-        return _Files(path, header, tuple(lora_paths))
+        return _Files(path, header, tuple(lora_paths), await self._bring_draft())
+
+    async def _bring_draft(self) -> Path | None:
+        """Return the draft model's file, if there is one. Raises: SourceError that names it."""
+        if self.spec.draft_source is None:
+            return None
+        try:
+            path = await self._bring(parse_reference(self.spec.draft_source))
+            await asyncio.to_thread(read_gguf_header, path)
+        except SourceError as error:
+            message = f"draft model: {error.message}"
+            raise SourceError(message, is_permanent=error.is_permanent, details=error.details) from None
+        except (ValueError, GgufError, OSError) as error:
+            raise SourceError(f"draft model: {error}", is_permanent=True) from None
+        return path
 
     async def _bring(self, reference: Reference) -> Path:
         """Return a file, after fetching it if need be. Raises: SourceError."""
@@ -356,6 +371,7 @@ class _Files:
     header: GgufHeader
     lora_paths: tuple[Path, ...]
     """In the order of the model's adapters."""
+    draft_path: Path | None = None
 
     def describe(self) -> str:
         """Return the words for the log."""

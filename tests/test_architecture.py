@@ -41,33 +41,28 @@ ROUTER_LAYERS = {
 }
 WORKER_LAYERS = {
     0: """
-        worker contract errors worker.api worker.chat worker.engine
-        contract.frames contract.launch contract.records contract.status
-        chat.errors
-        engine.batch engine.errors engine.request engine.vocabulary
+        chat.errors contract contract.frames contract.launch contract.records contract.status engine.batch
+        engine.errors engine.request engine.vocabulary errors worker worker.api worker.chat worker.engine
     """,
     1: """
-        api.body api.loras api.logprobs api.openai_reply api.params api.ports api.prompt api.refusals api.samplers
-        api.usage
-        api.vectors engine.embedding_batches engine.pair_prompt engine.pooling
-        chat.client_text chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
-        chat.sandbox chat.template chat.text_operations
-        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer engine.drafting engine.kv_ledger engine.kv_store
-        engine.ngram engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates engine.sampling_chance
-        engine.sampling_dry engine.sampling_feedback engine.sampling_steps engine.scheduler engine.sequence engine.slot
-        engine.slot_table engine.speculation engine.statistics
+        api.body api.logprobs api.loras api.openai_reply api.params api.ports api.prompt api.refusals api.samplers
+        api.usage api.vectors chat.client_text chat.control_texts chat.expectations chat.filters chat.limits
+        chat.messages chat.render_context chat.sandbox chat.template chat.text_operations engine.adapters
+        engine.admission engine.budget engine.calibration engine.cost engine.detokenizer engine.drafting
+        engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt engine.pooling
+        engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates engine.sampling_chance
+        engine.sampling_dry engine.sampling_feedback engine.sampling_steps engine.scheduler engine.sequence
+        engine.slot engine.slot_table engine.speculation engine.statistics
     """,
     2: """
-        engine.calibration_files engine.calibrator
-        engine.core engine.draft_model engine.engine engine.lane engine.llama engine.llama_batch engine.llama_context engine.llama_faults
-        engine.llama_log engine.llama_model engine.llama_params engine.llama_probe engine.llama_vocabulary
-        engine.embedder engine.llama_pooling
-        lifeline loading machine memory reporter
+        engine.calibration_files engine.calibrator engine.core engine.draft_model engine.embedder engine.engine
+        engine.engine_limits engine.lane engine.llama engine.llama_batch engine.llama_context engine.llama_faults
+        engine.llama_log engine.llama_model engine.llama_params engine.llama_pooling engine.llama_probe
+        engine.llama_vocabulary lifeline loading machine memory reporter
     """,
     3: """
-        api.gate api.openai_chat api.openai_completions api.served api.stream
-        api.openai_embeddings api.pooled api.rerank
-        __main__ app life process
+        __main__ api.gate api.openai_chat api.openai_completions api.openai_embeddings api.pooled api.rerank
+        api.served api.stream app life process
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

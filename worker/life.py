@@ -156,6 +156,7 @@ class Life:
             spec.engine,
             num_threads=self._num_threads,
             check_cells=spec.check_cells,
+            draft_model=loaded.draft_model,
             on_failure=self._on_engine_failure,
             on_change=self._reporter.nudge,
         )

@@ -17,6 +17,7 @@ from worker.machine import cpu_name
 if TYPE_CHECKING:
     from worker.chat.template import ChatTemplate
     from worker.engine.calibration import Subject
+    from worker.engine.draft_model import LlamaDraftModel
     from worker.engine.llama import EncoderBackend, LlamaBackend
 
 OnProgress = Callable[[float], bool]
@@ -27,6 +28,7 @@ class Loaded:
     """A model in memory, with its first pass done."""
 
     backend: LlamaBackend | EncoderBackend
+    draft_model: LlamaDraftModel | None
     template: ChatTemplate | None
     template_problem: str | None
     template_source: str
@@ -53,11 +55,31 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         return on_progress(fraction)
 
     backend = load_backend(spec.model_path, options, num_threads=spec.num_threads, on_progress=report)
+    draft_model = _load_draft_model(spec, backend)
     loaded_at_s = time.monotonic()
     seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
     source = spec.chat_template or backend.vocabulary.chat_template or ""
     template, problem = _compile_template(source, backend) if source else (None, None)
-    return Loaded(backend, template, problem, source, {name: round(s, 4) for name, s in seconds.items()}, subject)
+    return Loaded(
+        backend, draft_model, template, problem, source, {name: round(s, 4) for name, s in seconds.items()}, subject
+    )
+
+
+def _load_draft_model(spec: LaunchSpec, backend: LlamaBackend | EncoderBackend) -> LlamaDraftModel | None:
+    """Return the model that drafts, if there is one. Raises: LoadFailed that names it."""
+    from worker.engine.draft_model import LlamaDraftModel
+    from worker.engine.errors import BadModel, LoadFailed
+
+    if spec.draft_model_path is None:
+        return None
+    if not backend.facts.can_generate:
+        raise BadModel("`draft_model` is set, but this model makes embeddings and generates nothing")
+    try:
+        return LlamaDraftModel.load(
+            spec.draft_model_path, spec.engine, backend.vocabulary, num_threads=spec.num_threads
+        )
+    except LoadFailed as error:
+        raise type(error)(f"{spec.draft_model_path}: {error}") from None
 
 
 def _subject(spec: LaunchSpec) -> Subject | None:

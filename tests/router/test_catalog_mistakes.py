@@ -124,7 +124,7 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        *((key, f"`{key}` is not available in this release yet") for key in ("draft_model", "projector")),
+        *((key, f"`{key}` is not available in this release yet") for key in ("projector", "hooks")),
         *((key, f"`{key}` is not available in this release yet") for key in ("home", "hooks", "url")),
         *((key, "write `context`") for key in ("ctx_size", "n_ctx", "n_ctx_per_slot", "c", "ctx-size")),
         *((key, "write `slots`") for key in ("parallel", "np", "n_parallel")),

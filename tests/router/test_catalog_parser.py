@@ -98,6 +98,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
     "batch_size": ("256", 256),
     "ubatch_size": ("128", 128),
     "itl_target_ms": ("80", 80.0),
+    "draft_max": ("8", 8),
     "prompt_cache_bytes": ("1000000", 1_000_000),
     "cache_type_k": ("q8_0", "q8_0"),
     "cache_type_v": ("bf16", "bf16"),

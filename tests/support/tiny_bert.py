@@ -1,7 +1,7 @@
 """Tiny random-weight encoders (BERT family) as GGUF files, and the same computation in plain NumPy.
 
-Owns their vocabulary, shapes and weights. Must not load them: the tests that use a file do. Every byte of ASCII text can
-be tokenised, the vector of a text depends on the order of its tokens, and the same arguments give the same bytes.
+Owns their vocabulary, shapes and weights. Must not load them: the tests that use a file do. Every ASCII text can be
+tokenised, the vector of a text depends on the order of its tokens, and the same arguments give the same bytes.
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ async def test_a_worker_calibrates_once_and_its_successor_knows(tiny: Path, tmp_
         return [name for name in os.listdir(tmp_path / "kept") if name.endswith(".json")]
 
     words = []
+    kept, engine = str(tmp_path / "kept"), {"device": "cpu"}
+    on_busy_machines_too = "from worker.engine import calibration; calibration.STEADY = 1e9"
     for _ in range(2):
-        async with start(tiny, calibration_dir=str(tmp_path / "kept"), engine={"device": "cpu"}) as worker:
+        async with start(tiny, broken_by=on_busy_machines_too, calibration_dir=kept, engine=engine) as worker:
             await worker.ready()
             await until(lambda: (tmp_path / "kept").is_dir() and files() != [], within_s=WITHIN_S, what="a record")
             assert (await worker.answer(max_tokens=3))["usage"]["completion_tokens"] == 3
@@ -38,7 +40,8 @@ async def test_a_worker_calibrates_once_and_its_successor_knows(tiny: Path, tmp_
 
 
 async def test_a_worker_that_is_calibrating_leaves_when_it_is_told(tiny: Path, tmp_path: Path) -> None:
-    slow = "from worker.engine import calibration, calibrator; calibrator.NUM_REPEATS = calibration.BUDGET_S = 10**6"
+    slow = "from worker.engine import calibrator; calibrator.passes = lambda options, rows: [('off', 8)] * 10**6"
+    slow += "; from worker.engine import calibration; calibration.BUDGET_S = 10**6"
     async with start(tiny, broken_by=slow, calibration_dir=str(tmp_path), engine={"device": "cpu"}) as worker:
         await worker.until(lambda status: status.phase is Phase.READY and status.step > 20)
         worker.order(Control(ControlOp.DRAIN))

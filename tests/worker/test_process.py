@@ -363,10 +363,10 @@ async def test_every_failure_to_load_has_its_exit_code_and_its_words(
     tiny: Path, error: str, code: ExitCode, told: str
 ) -> None:
     broken = f"""
-from worker.engine.llama import LlamaBackend
+from worker.engine import llama
 from worker.engine.errors import BadModel, OutOfMemory
 def load(*args, **kwargs): raise {error}
-LlamaBackend.load = load
+llama.load_backend = load
 """
     async with start(tiny, broken_by=broken) as worker:
         failed = await worker.until(lambda status: status.phase is Phase.FAILED)

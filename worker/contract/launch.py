@@ -98,6 +98,8 @@ class LaunchSpec:
     socket_path: str
     status_fd: int
     engine: EngineOptions
+    draft_model_path: str | None = None
+    """A small model that drafts for this one."""
     replica: int = 0
     incarnation: int = 1
     num_threads: int = 1

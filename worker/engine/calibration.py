@@ -19,16 +19,17 @@ FORMAT = 1
 
 STREAM_ROWS = (8, 4, 1)
 """Rows of passes that generate, one of each sequence. In this order: see `Probe.seconds`."""
-PROMPT_ROWS = (32, 64, 128, 256)
+PROMPT_ROWS = (32, 128, 64, 256)
+"""Rows of passes over a prompt; what decides comes early, because time may run out."""
 FILL_ROWS = (128, 64, 32, 16, 8)
 """Prompt rows that the cells are filled with, as many as can be computed in a short time."""
 
 MAX_PASS_S = 2.0
 """No pass is measured that would take longer: a request that comes may have to wait for its end."""
-BUDGET_S = 3.0
-"""Time in passes with one setting of flash attention."""
-NUM_REPEATS = 3
-"""Of passes that generate: the shortest time counts, the others were disturbed."""
+BUDGET_S = 5.5
+"""Time in passes altogether."""
+STEADY = 1.3
+"""The second shortest time of equal passes is at most so many times the shortest, or something has disturbed them."""
 
 PLAIN_CACHE_TYPES = frozenset({"f32", "f16", "bf16"})
 
@@ -119,23 +120,66 @@ def work_seconds(times: Times) -> float | None:
     return _ANSWER_PASSES * answer_s + _PROMPT_PASSES * prompt_s
 
 
-def wanted_rows(max_rows: int, *, is_usual: bool) -> tuple[int, ...]:
-    """Return the pass sizes to measure, in order; of the other setting only what decides between the two."""
-    prompts = PROMPT_ROWS if is_usual else (_PROMPT_PASS_ROWS,)
-    return tuple(rows for rows in (*STREAM_ROWS, *prompts) if rows <= max_rows)
+def passes(options: EngineOptions, max_rows: int) -> list[tuple[str, int]]:
+    """Return what to measure, as (setting, rows), in order.
+
+    Settings take turns, so that whatever else the machine does meanwhile harms none of them alone; of the other setting
+    only what decides between the two is measured, and what generating takes.
+    """
+    usual, *others = settings(options)
+    planned = []
+    for rows in (*STREAM_ROWS, *PROMPT_ROWS):
+        if rows > max_rows:
+            continue
+        is_wanted_of_all = rows in STREAM_ROWS or rows == _PROMPT_PASS_ROWS
+        for _ in range(_num_repeats(rows)):
+            planned += [(setting, rows) for setting in (usual, *(others if is_wanted_of_all else ()))]
+    return planned
+
+
+def _num_repeats(rows: int) -> int:
+    if rows in STREAM_ROWS:
+        return 3
+    return 2 if rows == _PROMPT_PASS_ROWS else 1
+
+
+class Measurements:
+    """The times of passes as they come in."""
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        """In passes, the filling of cells included."""
+        self._seconds: dict[str, dict[int, list[float]]] = {}
+
+    def note(self, setting: str, rows: int, seconds: float) -> None:
+        """A pass has taken so long."""
+        self.spent_s += seconds
+        self._seconds.setdefault(setting, {}).setdefault(rows, []).append(seconds)
+
+    def times(self) -> dict[str, dict[int, float]]:
+        """Return the shortest times, which were disturbed least."""
+        return {
+            setting: {rows: min(taken) for rows, taken in found.items()} for setting, found in self._seconds.items()
+        }
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether equal passes took about equally long: else something else was using the machine."""
+        repeated = (sorted(taken) for found in self._seconds.values() for taken in found.values() if len(taken) > 1)
+        return all(taken[1] <= STEADY * taken[0] for taken in repeated)
+
+    def is_affordable(self, setting: str, rows: int) -> bool:
+        """Whether a pass fits into the time that is left, judged by those that were measured."""
+        found = self._seconds.get(setting, {})
+        smaller = max((r for r in found if r <= rows), default=None)
+        expected_s = 0.0 if smaller is None else _at_most_s(rows, smaller, min(found[smaller]))
+        return expected_s <= min(MAX_PASS_S, BUDGET_S - self.spent_s)
 
 
 def fill_rows(max_rows: int, short_pass: tuple[int, float]) -> int | None:
     """Return how many rows to fill the cells with, after a pass of (rows, seconds); None: the model is too slow."""
     fitting = (rows for rows in FILL_ROWS if rows <= max_rows and _at_most_s(rows, *short_pass) <= MAX_PASS_S / 2)
     return next(fitting, None)
-
-
-def is_affordable(rows: int, done: Times, spent_s: float) -> bool:
-    """Whether a pass of `rows` fits into the time that is left, judged by those that were measured."""
-    smaller = max((r for r in done if r <= rows), default=None)
-    expected_s = 0.0 if smaller is None else _at_most_s(rows, smaller, done[smaller])
-    return expected_s <= min(MAX_PASS_S, BUDGET_S - spent_s)
 
 
 def _at_most_s(rows: int, other_rows: int, other_s: float) -> float:

@@ -11,21 +11,20 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from worker.contract import EngineOptions
 from worker.engine.calibration import (
-    NUM_REPEATS,
-    STREAM_ROWS,
     Calibration,
+    Measurements,
     Subject,
     Times,
     choose_flash_attn,
     fill_rows,
-    is_affordable,
+    passes,
     settings,
-    wanted_rows,
 )
 from worker.engine.calibration_files import read_calibration, write_calibration
 from worker.engine.errors import EngineStopped, ForwardAborted, ForwardError, LoadFailed
@@ -88,54 +87,64 @@ class Calibrator:
         found = read_calibration(self._folder, subject)
         if found is None:
             try:
-                found = await self._measured(subject)
+                measured = await self._measured(subject)
             except EngineStopped:
                 return None
             except (LoadFailed, ForwardError, MemoryError) as error:
                 log.info("calibration given up: %s", str(error) or "not enough memory")
                 return None
-            if found is None or self._engine.num_threads != subject.num_threads:
+            if measured is None or self._engine.num_threads != subject.num_threads:
                 return None
-            write_calibration(self._folder, found)
-            chosen = choose_flash_attn(self._options, found)
-            if chosen not in {flash_attn, self._options.flash_attn}:
-                log.info("flash attention %s is clearly faster here: it is used from the next load on", chosen)
+            found = self._kept(Calibration(subject, measured.times()), flash_attn, is_steady=measured.is_steady)
         self._engine.seed_costs(found.times.get("on" if flash_attn == "auto" else flash_attn, {}))
         return found
 
-    async def _measured(self, subject: Subject) -> Calibration | None:
-        """Raises: EngineStopped, LoadFailed, ForwardError."""
-        times = {}
-        for index, setting in enumerate(settings(self._options)):
-            found = await self._times(setting, subject, is_usual=index == 0)
-            if found:
-                times[setting] = found
-                log.info("calibrated with flash attention %s: %s", setting, _shown(found))
-        return Calibration(subject, times) if times else None
+    def _kept(self, found: Calibration, flash_attn: str, *, is_steady: bool) -> Calibration:
+        """Return what was found, after keeping it for later loads if it can be relied on."""
+        for setting, times in found.times.items():
+            log.info("calibrated with flash attention %s: %s", setting, _shown(times))
+        if not is_steady:
+            log.info("the machine was busy meanwhile: the calibration will be repeated after the next load")
+            return found
+        write_calibration(self._folder, found)
+        chosen = choose_flash_attn(self._options, found)
+        if chosen not in {flash_attn, self._options.flash_attn}:
+            log.info("flash attention %s is clearly faster here: it is used from the next load on", chosen)
+        return found
 
-    async def _times(self, setting: str, subject: Subject, *, is_usual: bool) -> Times:
-        probe = await self._do(lambda: self._open_probe(setting, subject.num_threads), None)
-        try:
-            num_first = min(FIRST_ROWS, subject.max_rows)
-            first_s = await self._do(lambda: probe.seconds(num_first), probe.interrupt)
-            num_filled = fill_rows(subject.max_rows, (num_first, first_s))
-            if num_filled is None:
-                return {}
-            spent_s = first_s + await self._do(lambda: probe.fill(num_filled), probe.interrupt)
-            times: dict[int, float] = {}
-            for rows in wanted_rows(subject.max_rows, is_usual=is_usual):
-                for _ in range(NUM_REPEATS if rows in STREAM_ROWS else 1):
-                    if not is_affordable(rows, times, spent_s):
-                        break
-                    seconds = await self._do(lambda rows=rows: probe.seconds(rows), probe.interrupt)  # type: ignore[misc]
-                    spent_s += seconds
-                    times[rows] = min(seconds, times.get(rows, seconds))
-            return times
-        finally:
-            # On the engine thread, behind a measurement that may still run there. After the engine's end the weights
-            # are gone, and soon the process: then the context is left alone.
-            with contextlib.suppress(EngineStopped):
-                await asyncio.shield(self._engine.call(probe.close))
+    async def _measured(self, subject: Subject) -> Measurements | None:
+        """Return all times; None for a model that is too slow. Raises: EngineStopped, LoadFailed, ForwardError."""
+        measured = Measurements()
+        await asyncio.sleep(QUIET_S)  # the request that has caused the load comes now
+        async with contextlib.AsyncExitStack() as stack:
+            probes = {}
+            for setting in settings(self._options):
+                probe = await self._do(partial(self._open_probe, setting, subject.num_threads), None)
+                stack.push_async_callback(self._close, probe)
+                filled_s = await self._fill(probe, subject.max_rows)
+                if filled_s is not None:
+                    measured.spent_s += filled_s
+                    probes[setting] = probe
+            for setting, rows in passes(self._options, subject.max_rows):
+                if setting in probes and measured.is_affordable(setting, rows):
+                    probe = probes[setting]
+                    measured.note(setting, rows, await self._do(partial(probe.seconds, rows), probe.interrupt))
+        return measured if measured.times() else None
+
+    async def _fill(self, probe: Probe, max_rows: int) -> float | None:
+        """Return the seconds of the passes that it took; None for a model that is too slow."""
+        num_first = min(FIRST_ROWS, max_rows)
+        first_s = await self._do(partial(probe.seconds, num_first), probe.interrupt)
+        num_filled = fill_rows(max_rows, (num_first, first_s))
+        if num_filled is None:
+            return None
+        return first_s + await self._do(partial(probe.fill, num_filled), probe.interrupt)
+
+    async def _close(self, probe: Probe) -> None:
+        # On the engine thread, behind a measurement that may still run there. After the engine's end the weights are
+        # gone, and soon the process: then the context is left alone.
+        with contextlib.suppress(EngineStopped):
+            await asyncio.shield(self._engine.call(probe.close))
 
     async def _do(self, work: Callable[[], T], interrupt: Callable[[], None] | None) -> T:
         """Return the result of `work`, tried while nobody wants anything, again and again if somebody comes."""

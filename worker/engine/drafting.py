@@ -32,6 +32,14 @@ class DraftModel(Protocol):
         """Return drafts for (slot id, sequence, how many at most); none for a sequence it is not ready for."""
         ...
 
+    def set_threads(self, num_threads: int) -> None:
+        """Use so many CPU threads from the next pass on."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
 
 @dataclass(slots=True)
 class _State:

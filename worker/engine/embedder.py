@@ -24,11 +24,11 @@ T = TypeVar("T")
 Tokens = npt.NDArray[np.int32]
 Vector = npt.NDArray[np.float32]
 
-TARGET_GAP_S = 0.25
-"""How long a pass beside running answers may take: each of them waits that much longer for its next token."""
+TARGET_GAP_S = 0.15
+"""How long a pass beside running answers may take unless configured: each waits that much longer for its next token."""
 MIN_ROWS = 16
 """Rows of a pass beside running answers at least: fewer would cost nearly the same time."""
-GUESSED_ROW_S = 0.002
+GUESSED_ROW_S = 0.005
 """Time of a row before any was measured."""
 
 

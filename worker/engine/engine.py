@@ -20,14 +20,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts, SlotReport
-from worker.engine.budget import SchedulerOptions
 from worker.engine.core import Backend, EngineCore
+from worker.engine.drafting import DraftModel
+from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import EngineStopped
 from worker.engine.lane import Lane
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
 from worker.engine.statistics import merged, total
 from worker.engine.vocabulary import Vocabulary
-from worker.machine import machine_memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +40,6 @@ Errand = tuple[Callable[[], object], asyncio.Future[Any], Callable[[], None] | N
 SWITCH_INTERVAL_S = 1e-4
 """How long another thread may hold the interpreter when a pass returns. The default of 5 ms would be added to
 every step while the event loop is busy."""
-
-CPU_ROWS = (128, 32)
-GPU_ROWS = (512, 128)
-"""Rows of a first pass alone and beside generating sequences; measured passes replace these guesses."""
-
-
-MIN_IDLE_CELLS = 256
-"""Idle cells that are never worth moving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +67,7 @@ class Engine:
         *,
         num_threads: int = 1,
         check_cells: bool = False,
+        draft_model: DraftModel | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
@@ -82,8 +75,13 @@ class Engine:
         self.vocabulary: Vocabulary = backend.vocabulary
         self._backend = backend
         self._core = EngineCore(
-            backend, scheduler_options(backend, options), clock=time.monotonic, check_cells=check_cells
+            backend,
+            scheduler_options(backend, options),
+            clock=time.monotonic,
+            check_cells=check_cells,
+            draft_model=draft_model,
         )
+        self._draft_model = draft_model
         self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells)
         self._on_failure = on_failure
         self._on_change = on_change
@@ -232,6 +230,8 @@ class Engine:
             self._post(partial(self._fail, error))
         else:
             self._lane.close()
+            if self._draft_model is not None:
+                self._draft_model.close()
             self._backend.close()
         while self._errands:
             _, future, _ = self._errands.popleft()
@@ -243,6 +243,8 @@ class Engine:
                 self._applied_threads = self._num_threads
                 for core in self._cores:
                     core.backend.set_threads(self._applied_threads)
+                if self._draft_model is not None:
+                    self._draft_model.set_threads(self._applied_threads)
             for core in self._cores:
                 self._advance(core)
             if self._errands:
@@ -352,40 +354,3 @@ def _settle(future: asyncio.Future[Any], result: object, error: Exception | None
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOptions:
-    """Return what the scheduler must know of this backend."""
-    rows_alone, rows_beside = GPU_ROWS if backend.facts.gpu_layers > 0 else CPU_ROWS
-    return SchedulerOptions(
-        num_slots=options.slots,
-        context=options.context,
-        num_cells=options.num_kv_cells,
-        max_rows=max(2, options.slots, min(options.batch_size, options.ubatch_size)),
-        rows_alone=rows_alone,
-        rows_beside=rows_beside,
-        end_tokens=backend.vocabulary.eog,
-        host_tokens=_prompt_cache_bytes(options) // backend.bytes_per_token if backend.bytes_per_token else 0,
-        max_idle_cells=_max_idle_cells(backend),
-        target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
-        can_share=backend.can_share,
-        max_drafted_each=options.draft_max,
-        max_drafted=options.max_drafted,
-    )
-
-
-def _prompt_cache_bytes(options: EngineOptions) -> int:
-    """Return the host memory for finished prefixes: as configured, else a sixteenth of the machine's, at most 4 GiB."""
-    if options.prompt_cache_bytes is not None:
-        return options.prompt_cache_bytes
-    return min(4 * 2**30, machine_memory_bytes() // 16)
-
-
-def _max_idle_cells(backend: Backend) -> int | None:
-    """Return how many idle cells may stay beside running sequences.
-
-    Every pass reads all cells as it reads all weights, so that so many add a twentieth to what it reads.
-    """
-    if not backend.bytes_per_token:
-        return None
-    return max(MIN_IDLE_CELLS, backend.facts.size_bytes // 20 // backend.bytes_per_token)

@@ -19,6 +19,11 @@ _SAMPLING_KEYS: Mapping[str, tuple[str, type]] = {
     "general.sampling.min_p": ("min_p", float),
     "general.sampling.penalty_last_n": ("repeat_last_n", int),
     "general.sampling.penalty_repeat": ("repeat_penalty", float),
+    "general.sampling.xtc_probability": ("xtc_probability", float),
+    "general.sampling.xtc_threshold": ("xtc_threshold", float),
+    "general.sampling.mirostat": ("mirostat", int),
+    "general.sampling.mirostat_tau": ("mirostat_tau", float),
+    "general.sampling.mirostat_eta": ("mirostat_eta", float),
 }
 
 

@@ -34,7 +34,7 @@ class Sampler:
             biases.update(dict.fromkeys(sorted(end_tokens), -math.inf))
         self._bias_ids = np.array(list(biases), dtype=np.int64)
         self._bias = np.array(list(biases.values()), dtype=np.float32)
-        self._steps = temperature_step(params) if params.mirostat else chain(params)
+        self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params)
         self._feedback = feedback(params, num_vocab)
         self._before: tuple[int, State] = (-1, ())
         self._num_logprobs = request.num_logprobs

@@ -6,7 +6,6 @@ Owns the search for repetitions, and what in a vocabulary ends them. Source of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,28 +117,29 @@ def find_breakers(vocabulary: Words, texts: tuple[str, ...]) -> Breakers:
 
 
 @functools.lru_cache(maxsize=8)
-def _find_breakers(vocabulary: Words, texts: tuple[str, ...]) -> Breakers:
+def _find_breakers(vocabulary: Any, texts: tuple[str, ...]) -> Breakers:
+    pieces = _pieces(vocabulary)
     breakers: dict[int, list[tuple[int, ...]]] = {}
-    pieces = [vocabulary.piece(token, special=True) for token in range(vocabulary.num_vocab)]
-    if _strips_a_space(vocabulary):
-        pieces = [piece[1:] if piece[:1] == b" " else piece for piece in pieces]
     for text in texts:
         raw = text.encode("utf-8", "replace")[:MAX_BREAKER_BYTES]
-        tails = {length: _tail(vocabulary, raw[length:]) for length in range(1, len(raw))}
-        for token, piece in enumerate(pieces):
-            if raw in piece:
-                breakers.setdefault(token, []).append(())
-            elif tails:
-                for length, tail in tails.items():
-                    if piece.endswith(raw[:length]):
-                        breakers.setdefault(token, []).append(tail)
+        for token in [token for token, piece in enumerate(pieces) if raw in piece]:
+            breakers.setdefault(token, []).append(())
+        begins = tuple(raw[:length] for length in range(1, len(raw)))
+        tails = [_tail(vocabulary, raw[len(begin) :]) for begin in begins]
+        for token in [token for token, piece in enumerate(pieces) if piece.endswith(begins) and raw not in piece]:
+            found = [tail for begin, tail in zip(begins, tails, strict=True) if pieces[token].endswith(begin)]
+            breakers.setdefault(token, []).extend(found)
     return {token: tuple(dict.fromkeys(found)) for token, found in breakers.items()}
 
 
-def _strips_a_space(vocabulary: Words) -> bool:
-    """Return whether texts get a space in front, which llama.cpp takes off again from what single tokens say."""
-    tokens: Sequence[int] = vocabulary.tokenize("a", add_special=False, parse_special=False)
-    return bool(tokens) and vocabulary.piece(tokens[0]).startswith(b" ")
+@functools.lru_cache(maxsize=2)
+def _pieces(vocabulary: Any) -> list[bytes]:
+    """Return what each token says on its own: without the space that some vocabularies put in front of all texts."""
+    pieces = [vocabulary.piece(token, special=True) for token in range(vocabulary.num_vocab)]
+    first = vocabulary.tokenize("a", add_special=False, parse_special=False)[:1]
+    if first and pieces[first[0]].startswith(b" "):
+        return [piece.removeprefix(b" ") for piece in pieces]
+    return pieces
 
 
 def _tail(vocabulary: Words, raw: bytes) -> tuple[int, ...]:

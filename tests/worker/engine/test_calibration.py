@@ -15,13 +15,13 @@ from worker.engine.calibration import (
     BUDGET_S,
     MAX_PASS_S,
     Calibration,
+    Measurements,
     Subject,
     choose_flash_attn,
     fill_rows,
     from_json,
-    is_affordable,
+    passes,
     settings,
-    wanted_rows,
 )
 from worker.engine.calibration_files import read_calibration, subject_of, write_calibration
 
@@ -49,10 +49,13 @@ def test_both_settings_are_measured_only_where_there_is_a_choice(
     assert settings(replace(OPTIONS, **options)) == expected
 
 
-def test_the_other_setting_is_measured_as_far_as_the_choice_needs() -> None:
-    assert wanted_rows(512, is_usual=True) == (8, 4, 1, 32, 64, 128, 256)
-    assert wanted_rows(512, is_usual=False) == (8, 4, 1, 128)
-    assert wanted_rows(64, is_usual=True) == (8, 4, 1, 32, 64)
+def test_settings_take_turns_and_the_other_one_is_measured_as_far_as_the_choice_needs() -> None:
+    both = {rows: [("off", rows), ("on", rows)] for rows in (8, 4, 1, 128)}
+    off = {rows: [("off", rows)] for rows in (32, 64, 256)}
+    streams = both[8] * 3 + both[4] * 3 + both[1] * 3
+    assert passes(OPTIONS, 512) == streams + off[32] + both[128] * 2 + off[64] + off[256]
+    one = passes(replace(OPTIONS, flash_attn="on"), 64)
+    assert one == [("on", rows) for rows in (8, 8, 8, 4, 4, 4, 1, 1, 1, 32, 64)]
 
 
 def test_cells_are_filled_with_what_can_be_computed_in_a_short_time() -> None:
@@ -62,13 +65,39 @@ def test_cells_are_filled_with_what_can_be_computed_in_a_short_time() -> None:
     assert fill_rows(512, (8, MAX_PASS_S)) is None, "such a model is not measured at all"
 
 
+def measured(*, spent_s: float = 0.0, **off: tuple[float, ...]) -> Measurements:
+    found = Measurements()
+    for rows, taken in off.items():
+        for seconds in taken:
+            found.note("off", int(rows.removeprefix("rows_")), seconds)
+    if spent_s:
+        found.spent_s = spent_s
+    return found
+
+
 def test_passes_that_would_take_long_are_not_measured() -> None:
-    assert is_affordable(8, {}, 0.0)
-    assert is_affordable(64, {32: 0.3}, 0.0)
-    assert not is_affordable(256, {8: 0.1, 32: 0.3}, 0.0), "2.4 s at most, judged by the next smaller"
-    assert not is_affordable(64, {32: 0.3}, BUDGET_S - 0.5)
-    assert is_affordable(1, {8: 0.1, 4: 0.05}, BUDGET_S - 0.1)
-    assert not is_affordable(1, {8: 0.1, 4: 0.05}, BUDGET_S + 0.1)
+    some = {"rows_8": (0.1,), "rows_32": (0.4, 0.3)}
+    assert measured().is_affordable("off", 8)
+    assert measured(**some).is_affordable("off", 64)
+    assert measured(**some).is_affordable("on", 64), "nothing is known of the other setting"
+    assert not measured(**some).is_affordable("off", 256), f"2.4 s at most, the limit is {MAX_PASS_S} s"
+    assert not measured(**some, spent_s=BUDGET_S - 0.5).is_affordable("off", 64)
+    assert measured(**some, spent_s=BUDGET_S - 0.5).is_affordable("off", 32)
+    assert not measured(**some, spent_s=BUDGET_S + 0.1).is_affordable("off", 1)
+
+
+def test_shortest_time_counts_and_all_times_are_spent() -> None:
+    found = measured(rows_8=(0.3, 0.1, 0.2))
+    assert found.times() == {"off": {8: 0.1}}
+    assert found.spent_s == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_steady"),
+    [((0.1, 0.11, 0.5), True), ((0.5, 0.1, 0.11), True), ((0.1, 0.2, 0.3), False), ((0.1, 0.2), False), ((0.1,), True)],
+)
+def test_times_that_nobody_else_repeats_are_not_relied_on(taken: tuple[float, ...], is_steady: bool) -> None:
+    assert measured(rows_1=(0.01,), rows_8=taken).is_steady == is_steady
 
 
 # --- what follows -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.backend import FakeBackend
 from tests.fakes.bench import Bench, prompt_of
 from worker.contract import EngineOptions, SlotState
-from worker.engine.engine import scheduler_options
+from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import BackendFailed, ForwardAborted
 from worker.engine.request import FinishReason
 

@@ -14,7 +14,7 @@ from tests.support.tiny_gguf import TinyModel, write_tiny_llama
 from worker.contract import EngineOptions
 from worker.engine.core import EngineCore
 from worker.engine.draft_model import MAX_FAILURES, LlamaDraftModel
-from worker.engine.engine import scheduler_options
+from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import BackendFailed, BadModel
 from worker.engine.llama import LlamaBackend
 from worker.engine.llama_context import LlamaContext

@@ -208,6 +208,12 @@ class OneTrick:
         self.asked += [count for _, _, count in wanted]
         return {sequence.request_id: array([9] * count) for _, sequence, count in wanted}
 
+    def set_threads(self, num_threads: int) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
 
 def test_draft_model_is_asked_where_the_text_gives_no_draft() -> None:
     model = OneTrick()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -89,16 +90,15 @@ async def test_there_is_no_second_context_without_a_reproducible_request(client:
 
 
 async def test_lane_and_slots_take_turns(client: Client) -> None:
-    plain = client.submit(prompt_of(9), 200, reproducible=False)
-    lone = client.submit(prompt_of(9, start=50), 200)
-    seen: list[RequestId] = []
-    while len(seen) < 2:
-        await asyncio.sleep(0)
-        seen += [i for i in (plain, lone) if i not in seen and client.outputs[i]]
-    await client.end_of(plain)
-    await client.end_of(lone)
-    (one,) = client.backend.lones
-    assert abs(len(client.backend.passes) - len(one.passes)) <= 3, "neither waits for the other's end"
+    order: list[RequestId] = []
+    for start, is_lone in ((1, False), (50, True)):
+        request = GenerationRequest(tuple(prompt_of(9, start)), 200, GREEDY, reproducible=is_lone)
+        client.engine.submit(request, lambda output: order.append(output.request_id))
+    await asyncio.wait_for(client.engine.drain(), 30)
+    assert len(order) == 400
+    both_run = order[order.index(RequestId(2)) : 200]
+    assert len(both_run) > 100
+    assert max(len(list(turn)) for _, turn in itertools.groupby(both_run)) == 1
 
 
 async def test_slot_of_the_lane_is_shown_and_what_it_does_is_counted(client: Client) -> None:

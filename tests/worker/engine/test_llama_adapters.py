@@ -16,7 +16,7 @@ from tests.support.tiny_lora import write_tiny_lora
 from worker.contract import EngineOptions, LoraFile
 from worker.engine.batch import Chunk, Clear
 from worker.engine.core import EngineCore
-from worker.engine.engine import scheduler_options
+from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import BadModel, InvalidBatch
 from worker.engine.llama import LlamaBackend, load_backend
 from worker.engine.request import AdapterSet, GenerationRequest, RequestId, SamplingParams

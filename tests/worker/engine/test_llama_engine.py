@@ -18,7 +18,8 @@ from tests.support.tiny_gguf import TinyModel, write_tiny_gemma, write_tiny_llam
 from worker.contract import EngineOptions, SlotState
 from worker.engine.batch import Chunk, Clear
 from worker.engine.core import EngineCore
-from worker.engine.engine import Engine, scheduler_options
+from worker.engine.engine import Engine
+from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import EngineStopped
 from worker.engine.llama import LlamaBackend
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId, SamplingParams

@@ -82,7 +82,9 @@ def test_vectors_of_an_encoder_are_those_of_plain_numpy(
 
 def test_vectors_differ_where_the_order_of_tokens_does(opened: Open, tmp_path: Path) -> None:
     passes = opened(write_tiny_bert(tmp_path / "bert.gguf").path).pooled
-    one, other = passes.forward([Piece(np.array([2, 5, 6, 7, 3], np.int32)), Piece(np.array([2, 7, 6, 5, 3], np.int32))])
+    one, other = passes.forward(
+        [Piece(np.array([2, 5, 6, 7, 3], np.int32)), Piece(np.array([2, 7, 6, 5, 3], np.int32))]
+    )
     assert cosine(one, other) < 0.99
 
 
@@ -204,7 +206,7 @@ def test_vector_is_the_same_whatever_else_is_in_the_pass(passes: PooledContext) 
     pieces = texts(30, 8)
     alone = [passes.forward([piece])[0] for piece in pieces]
     order = np.random.default_rng(1).permutation(len(pieces))
-    for size in (2, 7, 30):
+    for size in (2, 7, 24):
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
             for index, vector in zip(chosen, passes.forward([pieces[index] for index in chosen]), strict=True):
@@ -233,10 +235,9 @@ def test_what_would_end_the_process_is_refused_before(passes: PooledContext) -> 
         "an id that is too high": [Piece(np.array([100_000], np.int32))],
         "a continued text beside another": [Piece(np.array([6], np.int32), 1), one],
     }
-    for name, pieces in wrong.items():
+    for pieces in wrong.values():
         with pytest.raises(InvalidBatch):
             passes.forward(pieces)
-            pytest.fail(name)
     assert len(passes.forward([one])) == 1, "and all is well afterwards"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.tiny_gguf import TinyModel, write_tiny_gemma, write_tiny_llama
 from worker.contract import EngineOptions, LaunchSpec
+from worker.engine import calibration
 from worker.engine import calibrator as module
 from worker.engine.calibration import Calibration, Subject, fill_rows
 from worker.engine.calibration_files import read_calibration, subject_of, write_calibration
@@ -97,6 +98,7 @@ async def test_calibration_beside_answers_is_complete_and_changes_none_of_them(
     model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
+    monkeypatch.setattr(calibration, "STEADY", 1e9)  # other tests may run beside this one
     backend = LlamaBackend.load(str(model.path), OPTIONS)
     engine = Engine(backend, OPTIONS, check_cells=True)
     engine.start()

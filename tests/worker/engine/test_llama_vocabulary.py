@@ -57,6 +57,8 @@ def test_vocabulary_tells_its_special_tokens(tmp_path: Path) -> None:
 
 def test_template_and_sampling_of_the_file_are_told(tmp_path: Path) -> None:
     sampling = {"temp": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125, "penalty_repeat": 1.5, "penalty_last_n": 9}
+    sampling |= {"xtc_probability": 0.5, "xtc_threshold": 0.25, "mirostat": 2}
+    sampling |= {"mirostat_tau": 4.0, "mirostat_eta": 0.5}
     path = write_tiny_llama(tmp_path / "t.gguf", chat_template="{{ x }}é", sampling=sampling).path
     words = words_of(path)
     assert words.chat_template == "{{ x }}é"
@@ -67,6 +69,11 @@ def test_template_and_sampling_of_the_file_are_told(tmp_path: Path) -> None:
         "min_p": 0.125,
         "repeat_penalty": 1.5,
         "repeat_last_n": 9,
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.25,
+        "mirostat": 2,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.5,
     }
     plain = words_of(write_tiny_llama(tmp_path / "plain.gguf", add_bos=False).path)
     assert (plain.chat_template, plain.sampling_defaults, plain.add_bos) == (None, {}, False)

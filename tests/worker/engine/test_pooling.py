@@ -46,7 +46,9 @@ def test_second_context_of_a_model_not_made_for_embeddings_is_small() -> None:
     assert made_for_it.max_document == 8192
 
 
-@pytest.mark.parametrize(("declared", "is_encoder"), [("1", False), ("2", False), ("1", True), ("3", True), ("4", True)])
+@pytest.mark.parametrize(
+    ("declared", "is_encoder"), [("1", False), ("2", False), ("1", True), ("3", True), ("4", True)]
+)
 def test_text_that_cannot_be_divided_fits_one_pass(declared: str, is_encoder: bool) -> None:
     found = shape(declared, is_encoder=is_encoder, trained_context=4096)
     assert not found.is_divisible
