@@ -136,6 +136,9 @@ def _slot_entries(supervisor: Supervisor, resident: ResidentView, now_s: float) 
 
 def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, now_s: float) -> dict[str, Any]:
     is_processing = slot.state is not SlotState.IDLE
+    speed = None
+    if is_processing and slot.first_token_at_s is not None and now_s > slot.first_token_at_s:
+        speed = round((slot.generated - 1) / (now_s - slot.first_token_at_s), 2)
     return {
         "model": resident.worker.model,
         "replica": resident.worker.replica,
@@ -148,6 +151,7 @@ def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, n
         "prompt_processed": slot.prompt_processed,
         "prompt_cached": slot.prompt_cached,
         "generated": slot.generated,
+        "tokens_per_second": speed,
         "cached_tokens": slot.cached_tokens,
         "age_s": round(now_s - slot.started_at_s, 3) if is_processing and slot.started_at_s is not None else None,
     }

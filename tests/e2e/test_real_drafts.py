@@ -43,9 +43,8 @@ async def test_answers_with_drafts_are_those_without(api: Api) -> None:
         answer = await api.complete(name, PROMPT, 60, stream=True, **FIELDS)
         assert answer.text == plain.text
     hot: dict[str, Any] = {"ignore_eos": True, "temperature": 0.9, "seed": 5}
-    assert (await api.complete("model", PROMPT, 60, **hot)).text == (
-        await api.complete("plain", PROMPT, 60, **hot)
-    ).text
+    texts = {(await api.complete(name, PROMPT, 60, **hot)).text for name in ("plain", "text", "model")}
+    assert len(texts) == 1
     assert await api.metric("corral_drafted_tokens_total", model="plain") == 0
     assert await api.metric("corral_drafted_tokens_total", model="model") > 0
 

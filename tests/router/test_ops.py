@@ -115,13 +115,14 @@ def test_worker_is_wedged_when_it_is_silent_or_stuck_with_work() -> None:
 
 async def test_slots_are_a_flat_list_without_text() -> None:
     slots = (
-        SlotReport(0, SlotState.GENERATING, "r1", 10, 10, 4, 3, 13, time.monotonic() - 2),
+        SlotReport(0, SlotState.GENERATING, "r1", 10, 10, 4, 3, 13, time.monotonic() - 2, time.monotonic() - 1),
         SlotReport(1, SlotState.IDLE, cached_tokens=7),
     )
     async with http_side() as side:
         given_ready(side, "smol", slots=slots)
         first, second = await get_json(side, "/slots")
         assert first.pop("age_s") >= 2
+        assert 0 < first.pop("tokens_per_second") <= 2
         assert first == {
             "model": "smol",
             "replica": 0,
@@ -137,6 +138,7 @@ async def test_slots_are_a_flat_list_without_text() -> None:
             "cached_tokens": 13,
         }
         assert (second["state"], second["is_processing"], second["age_s"]) == ("IDLE", False, None)
+        assert second["tokens_per_second"] is None
 
 
 async def test_slots_of_one_model_are_asked_for_by_any_of_its_names() -> None:

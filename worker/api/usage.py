@@ -22,6 +22,8 @@ class Totals:
     completion_tokens: int = 0
     prompt_ms: float = 0.0
     predicted_ms: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -41,8 +43,12 @@ class Totals:
 
     @property
     def timings(self) -> dict[str, Any]:
-        """Return `timings` under llama-server's names. `prompt_n` leaves out what came from the cache."""
+        """Return `timings` under llama-server's names. `prompt_n` leaves out what came from the cache.
+
+        As there, `draft_n` and `draft_n_accepted` are in it only where tokens were drafted.
+        """
         prompt_n = self.prompt_tokens - self.cached_tokens
+        drafts = {"draft_n": self.drafted_tokens, "draft_n_accepted": self.accepted_tokens}
         return {
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
@@ -53,6 +59,7 @@ class Totals:
             "predicted_ms": round(self.predicted_ms, 3),
             "predicted_per_token_ms": _ratio(self.predicted_ms, self.completion_tokens),
             "predicted_per_second": _ratio(1e3 * self.completion_tokens, self.predicted_ms),
+            **(drafts if self.drafted_tokens else {}),
         }
 
 
@@ -82,6 +89,8 @@ def add_up(choices: Sequence[ChoiceTotals], *, choices_per_prompt: int) -> Total
         completion_tokens=sum(one.completion_tokens for one in choices),
         prompt_ms=1e3 * max((one.prompt_s for one in timings), default=0.0),
         predicted_ms=1e3 * max((one.generation_s for one in timings), default=0.0),
+        drafted_tokens=sum(one.drafted_tokens for one in timings),
+        accepted_tokens=sum(one.accepted_tokens for one in timings),
     )
 
 

@@ -48,6 +48,7 @@ class SlotReport:
     """Tokens in the slot's own cells. What finished requests left for reuse is in `kv_cells`, kind `idle`."""
     started_at_s: float | None = None
     """Monotonic seconds, the clock that all processes of one machine share."""
+    first_token_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

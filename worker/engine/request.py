@@ -166,6 +166,10 @@ class RequestTimings:
     cached_tokens: int = 0
     """Of the prompt, reused instead of computed."""
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    """Guessed ahead and verified beside the sampled ones."""
+    accepted_tokens: int = 0
+    """Of the drafted ones, those that were right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,8 @@ class Scheduler:
                 continue
             picked = next(remaining)
             sequence.num_computed += len(chunk.tokens) - chunk.num_outputs + len(picked)
+            sequence.num_drafted += len(chunk.drafts)
+            sequence.num_accepted += len(picked) - 1
             self.kv.trim(slot.id, sequence.num_computed)  # wrong drafts go
             if slot.state is SlotState.PROCESSING_PROMPT:
                 slot.advance(SlotState.DONE_PROMPT)

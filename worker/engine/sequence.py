@@ -25,6 +25,8 @@ class Sequence:
         self.num_computed = 0
         self.num_cached = 0
         """Tokens of the prompt that were reused when the sequence was first admitted."""
+        self.num_drafted = 0
+        self.num_accepted = 0
         self.submitted_at_s = submitted_at_s
         self.admitted_at_s: float | None = None
         self.first_token_at_s: float | None = None
@@ -93,4 +95,6 @@ class Sequence:
             prompt_tokens=self.num_prompt,
             cached_tokens=self.num_cached,
             generated_tokens=self.num_generated if num_generated is None else num_generated,
+            drafted_tokens=self.num_drafted,
+            accepted_tokens=self.num_accepted,
         )

@@ -74,5 +74,6 @@ class Slot:
             prompt_cached=sequence.num_cached,
             generated=sequence.num_generated,
             cached_tokens=sequence.num_computed,
+            first_token_at_s=sequence.first_token_at_s,
             started_at_s=sequence.admitted_at_s,
         )

@@ -48,3 +48,10 @@ def test_nothing_measured_yet_gives_zeros_instead_of_a_division_by_zero() -> Non
     assert totals.timings["prompt_per_second"] == 0.0
     assert totals.timings["predicted_per_token_ms"] == 0.0
     assert totals.usage["prompt_tokens"] == 10
+
+
+def test_drafts_are_told_as_llama_server_tells_them_and_only_where_there_were_any() -> None:
+    timings = RequestTimings(generated_tokens=20, drafted_tokens=12, accepted_tokens=9)
+    told = add_up([ChoiceTotals(5, 20, timings)], choices_per_prompt=1).timings
+    assert (told["draft_n"], told["draft_n_accepted"]) == (12, 9)
+    assert "draft_n" not in add_up([ChoiceTotals(5, 20, RequestTimings())], choices_per_prompt=1).timings
