@@ -42,9 +42,16 @@ class Answer:
         return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def tokens_within(self, since_s: float, until_s: float) -> float:
-        """Tokens that arrived after `since_s` and not after `until_s`; a piece of text may hold several or none."""
-        pieces = sum(since_s < at <= until_s for at in self.arrivals_s)
-        return pieces * self.num_generated / len(self.arrivals_s) if self.arrivals_s else 0.0
+        """Tokens that arrived after `since_s` and not after `until_s`.
+
+        The first piece of text is taken for one token; later ones may hold several, all alike here, as nobody tells.
+        """
+        if not self.arrivals_s:
+            return 0.0
+        first, *later = self.arrivals_s
+        in_later = sum(since_s < at <= until_s for at in later)
+        of_each = (self.num_generated - 1) / len(later) if later else 0.0
+        return float(since_s < first <= until_s) + in_later * of_each
 
 
 def tokens_per_second(answers: Sequence[Answer]) -> float:

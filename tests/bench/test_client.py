@@ -11,8 +11,12 @@ def answer(*arrivals_s: float, tokens: int) -> Answer:
     return Answer(0.0, list(arrivals_s), num_generated=tokens, finish_reason="length")
 
 
-def test_a_piece_counts_as_many_tokens_as_it_holds_on_average() -> None:
-    assert answer(1.0, 2.0, 3.0, 4.0, tokens=12).tokens_within(1.0, 3.0) == 6.0
+def test_the_first_piece_is_one_token_and_later_ones_hold_equally_many() -> None:
+    stream = answer(1.0, 2.0, 3.0, 4.0, tokens=13)
+    assert stream.tokens_within(1.0, 3.0) == 8.0
+    assert stream.tokens_within(0.0, 4.0) == 13.0
+    assert Answer().tokens_within(0.0, 1.0) == 0.0
+    assert answer(1.0, tokens=1).tokens_within(0.0, 1.0) == 1.0
 
 
 def test_speed_is_that_of_the_time_in_which_all_generate() -> None:

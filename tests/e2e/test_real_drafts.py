@@ -1,4 +1,4 @@
-"""Drafted tokens through a real `corral serve`: answers stay what they are, and a draft model that does not fit is told."""
+"""Drafted tokens through a real `corral serve`: answers stay what they are, and a misfit is told."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         "priority: -3\nload_timeout_s: 10\nrequest_timeout_s: 20\nqueue_timeout_s: 30\nmax_queue: 5\nmax_tokens: 64\n"
         "chat_template: '{{ messages }}'\nchat_template_kwargs: {thinking: false, level: [1, null]}\n"
         "request: {defaults: {temperature: 0.5}, force: {seed: 1}, drop: [stop]}\n"
-        "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\ntags: [small, chat]\nreplicas: 1\ncalibrate: false\n"
+        "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\n"
+        "tags: [small, chat]\nreplicas: 1\ncalibrate: false\n"
     )
     assert spec == ModelSpec(
         name="m",
