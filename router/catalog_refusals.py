@@ -56,6 +56,8 @@ POINTERS: Mapping[str, str] = {
     **dict.fromkeys(("cont_batching", "no_cont_batching", "cb"), "leave it out: batching is always continuous"),
     **dict.fromkeys(("kv_unified", "no_kv_unified"), "leave it out: slots always share one cache (`kv_tokens`)"),
     **dict.fromkeys(("metrics", "no_slots"), "leave it out: the server always has this route"),
+    **dict.fromkeys(("embedding", "embeddings"), "leave it out: every model can be asked for embeddings (`pooling`)"),
+    **dict.fromkeys(("rerank", "reranking"), "leave it out: a model whose file is a reranker's can be asked to rank"),
     "models_max": "write `limits: {max_loaded: N}` at the top level",
     **dict.fromkeys(("models_dir", "models_preset"), "give the folder or file to `corral serve`"),
     **dict.fromkeys(("lora", "lora_scaled"), "write `loras`, a map from a name to the adapter's file"),
@@ -82,13 +84,13 @@ cache_type_v_draft checkpoint_min_step context_shift control_vector control_vect
 cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict cpu_strict_batch ctx_checkpoints
 ctx_size_draft defrag_thold device_draft direct_io docker_repo draft_min draft_p_min
 dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breaker dynatemp_exp dynatemp_range
-embd_normalize embedding embeddings fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
+embd_normalize fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
 image_min_tokens json_schema json_schema_file keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic
 lookup_cache_static mirostat mirostat_ent mirostat_lr mmproj_auto mmproj_device mmproj_offload
 mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_context_shift no_direct_io no_host
 no_mmproj no_mmproj_offload no_perf no_prefill_assistant no_repack no_warmup numa override_kv override_tensor
-override_tensor_draft perf poll poll_batch pooling prefill_assistant prio prio_batch reasoning reasoning_budget
-reasoning_budget_message reasoning_effort reasoning_format reasoning_preserve repack rerank reranking reverse_prompt
+override_tensor_draft perf poll poll_batch prefill_assistant prio prio_batch reasoning reasoning_budget
+reasoning_budget_message reasoning_effort reasoning_format reasoning_preserve repack reverse_prompt
 rpc sampler_seq samplers sampling_seq skip_chat_parsing slot_prompt_similarity slot_save_path spec_type special
 spm_infill swa_checkpoints threads_batch threads_draft threads_http top_n_sigma top_nsigma typical typical_p verbose
 verbosity warmup xtc_probability xtc_threshold

@@ -32,8 +32,10 @@ from router.settings import ENV_PREFIX, RouterSettings
 from tests.test_architecture import ROOT, modules
 from worker.api.openai_chat import ChatFields
 from worker.api.openai_completions import CompletionFields
+from worker.api.openai_embeddings import EmbeddingFields
 from worker.api.params import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS, GenerationFields
-from worker.api.refusals import BOTH, CHAT, COMPLETIONS, IsHarmless
+from worker.api.refusals import BOTH, CHAT, COMPLETIONS, EMBEDDINGS, RERANK, IsHarmless
+from worker.api.rerank import RerankFields
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
 
@@ -224,6 +226,8 @@ def test_requests_lists_the_fields_that_the_router_reads() -> None:
         ("## Fields of both generation routes", GenerationFields.model_fields),
         ("## Only chat", ChatFields.model_fields),
         ("## Only completions", CompletionFields.model_fields),
+        ("## Embeddings", EmbeddingFields.model_fields),
+        ("## Reranking", RerankFields.model_fields),
     ],
 )
 def test_requests_lists_every_field_that_is_honoured_and_what_it_must_be(
@@ -248,7 +252,7 @@ def test_requests_tells_the_defaults_of_sampling() -> None:
 
 VALUES = (
     *(None, False, True, -1, 0, 1, 2, 0.5, "", "x", "none", "auto", "default", "medium", "required"),
-    *([], ["text"], ["audio"], {}, {"type": "text"}, {"type": "json_object"}),
+    *("float", "NONE", [], ["text"], ["float"], ["audio"], {}, {"type": "text"}, {"type": "json_object"}),
 )
 """What clients send in fields that may be harmless."""
 
@@ -259,6 +263,8 @@ VALUES = (
         (0, BOTH),
         (1, {name: harmless for name, harmless in CHAT.items() if name not in BOTH}),
         (2, {name: harmless for name, harmless in COMPLETIONS.items() if name not in BOTH}),
+        (3, EMBEDDINGS),
+        (4, RERANK),
     ],
 )
 def test_requests_lists_every_field_that_is_refused_and_the_values_that_pass(

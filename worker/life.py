@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from worker.api.gate import Gate
+    from worker.engine.embedder import Embedder
     from worker.engine.engine import Engine
 
 log = logging.getLogger("worker")
@@ -48,6 +49,7 @@ class Life:
         self._progress_at_s = 0.0
         self._num_threads = spec.num_threads
         self._engine: Engine | None = None
+        self._embedder: Embedder | None = None
         self._gate: Gate | None = None
         self._has_template = False
         self._load_seconds: dict[str, float] = {}
@@ -102,7 +104,7 @@ class Life:
             status,
             step=now.step,
             step_at_s=now.step_at_s,
-            has_work=now.has_work,
+            has_work=now.has_work or (self._embedder is not None and self._embedder.has_work),
             queue_length=now.queue_length,
             num_threads=now.num_threads,
             facts=facts,
@@ -161,6 +163,9 @@ class Life:
             on_change=self._reporter.nudge,
         )
         engine.start()
+        embedder = self._embedder = Embedder(
+            engine, backend.pooled, target_gap_ms=spec.engine.itl_target_ms, on_failure=self._on_engine_failure
+        )
         gate = self._gate = Gate(self._reporter.nudge)
         model = ServedModel(
             name=spec.model,
@@ -172,7 +177,7 @@ class Life:
             template_kwargs=spec.chat_template_kwargs,
             max_tokens=spec.max_tokens,
             loras=spec.engine.loras,
-            embedder=Embedder(engine, backend.pooled, target_gap_ms=spec.engine.itl_target_ms),
+            embedder=embedder,
             pair_prompt=pair_prompt(backend.vocabulary) if backend.pooled.shape.pooling is Pooling.RANK else None,
         )
         self._has_template = loaded.template is not None

@@ -191,8 +191,7 @@ def test_a_report_is_printed_and_a_wrong_file_is_told(tmp_path: Path, capsys: py
     assert main([]) == 2
 
 
-def test_plots_are_written_where_matplotlib_is(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_plots_are_written(tmp_path: Path) -> None:
     plots = draw(raw().table(), tmp_path / "run")
     assert plots is not None
     assert [plot.name for plot in plots] == ["run-ratios.svg", "run-steady.svg"]

@@ -162,6 +162,7 @@ async def test_worker_of_an_encoder_looks_like_any_other(api: Api) -> None:
     assert (entry["state"], entry["context_length"], "reason" in entry) == ("ready", 64, False)
     assert await api.states("mini") == ["IDLE"] * 4
     assert await api.metric("corral_requests_total", model="mini", route="/v1/embeddings", outcome="ok") >= 1
+    await until(lambda: _has_counted(api), within_s=5)
 
 
 # --- a model that generates -------------------------------------------------------------------------------
@@ -186,6 +187,10 @@ async def test_answer_goes_on_while_texts_are_embedded(api: Api) -> None:
     assert (status, len(reply["data"])) == (200, 12)
     answer = await answering
     assert (answer.status, answer.counts[1], answer.finish_reason) == (200, 48, "length")
+
+
+async def _has_counted(api: Api) -> bool:
+    return await api.metric("corral_prompt_tokens_total", model="mini", source="computed") >= 3
 
 
 async def _is_busy(api: Api) -> bool:

@@ -105,6 +105,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
     "cache_type_v": ("bf16", "bf16"),
     "flash_attn": ("off", "off"),
     "swa_full": ("false", False),
+    "pooling": ("cls", "cls"),
     "rope_scaling": ("yarn", "yarn"),
     "rope_scale": ("4", 4.0),
     "rope_freq_base": ("1e6", 1e6),

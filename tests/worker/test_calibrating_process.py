@@ -26,7 +26,7 @@ async def test_a_worker_calibrates_once_and_its_successor_knows(tiny: Path, tmp_
 
     words = []
     kept, engine = str(tmp_path / "kept"), {"device": "cpu"}
-    on_busy_machines_too = "from worker.engine import calibration; calibration.STEADY = 1e9"
+    on_busy_machines_too = "from worker.engine import calibration; calibration.Measurements.is_undisturbed = True"
     for _ in range(2):
         async with start(tiny, broken_by=on_busy_machines_too, calibration_dir=kept, engine=engine) as worker:
             await worker.ready()

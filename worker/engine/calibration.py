@@ -28,14 +28,16 @@ MAX_PASS_S = 2.0
 """No pass is measured that would take longer: a request that comes may have to wait for its end."""
 BUDGET_S = 5.5
 """Time in passes altogether."""
-STEADY = 1.3
+STEADY = 1.5
 """The second shortest time of equal passes is at most so many times the shortest, or something has disturbed them."""
+FULL_SHARE = 0.8
+"""Processor time that the threads of the passes had at least, of what they could have had; else others had it."""
 
 PLAIN_CACHE_TYPES = frozenset({"f32", "f16", "bf16"})
 
-_ANSWER_PASSES, _ANSWER_ROWS = 128, 4
-_PROMPT_PASSES, _PROMPT_PASS_ROWS = 8, 128
-"""The usual work by which settings are compared: four requests of 256 tokens with answers of 128."""
+_USUAL_WORK = {4: 128, 32: 16, 128: 4}
+"""The work by which settings are compared, as passes by rows: four answers of 128 tokens to prompts of 256, half of
+which are computed in small pieces, as beside other answers."""
 CLEARLY_FASTER = 0.93
 """Part of the usual time within which another setting must do the same work to be taken instead of the default."""
 
@@ -114,10 +116,9 @@ def choose_flash_attn(options: EngineOptions, calibration: Calibration) -> str:
 
 def work_seconds(times: Times) -> float | None:
     """Return how long the usual work takes; None if too little was measured to tell."""
-    answer_s, prompt_s = times.get(_ANSWER_ROWS), times.get(_PROMPT_PASS_ROWS)
-    if answer_s is None or prompt_s is None:
+    if not _USUAL_WORK.keys() <= times.keys():
         return None
-    return _ANSWER_PASSES * answer_s + _PROMPT_PASSES * prompt_s
+    return sum(num_passes * times[rows] for rows, num_passes in _USUAL_WORK.items())
 
 
 def passes(options: EngineOptions, max_rows: int) -> list[tuple[str, int]]:
@@ -131,7 +132,7 @@ def passes(options: EngineOptions, max_rows: int) -> list[tuple[str, int]]:
     for rows in (*STREAM_ROWS, *PROMPT_ROWS):
         if rows > max_rows:
             continue
-        is_wanted_of_all = rows in STREAM_ROWS or rows == _PROMPT_PASS_ROWS
+        is_wanted_of_all = rows in STREAM_ROWS or rows in _USUAL_WORK
         for _ in range(_num_repeats(rows)):
             planned += [(setting, rows) for setting in (usual, *(others if is_wanted_of_all else ()))]
     return planned
@@ -140,7 +141,7 @@ def passes(options: EngineOptions, max_rows: int) -> list[tuple[str, int]]:
 def _num_repeats(rows: int) -> int:
     if rows in STREAM_ROWS:
         return 3
-    return 2 if rows == _PROMPT_PASS_ROWS else 1
+    return 2 if rows in _USUAL_WORK else 1
 
 
 class Measurements:
@@ -149,6 +150,8 @@ class Measurements:
     def __init__(self) -> None:
         self.spent_s = 0.0
         """In passes, the filling of cells included."""
+        self.cpu_share = 1.0
+        """Of the processor time that the threads could have had."""
         self._seconds: dict[str, dict[int, list[float]]] = {}
 
     def note(self, setting: str, rows: int, seconds: float) -> None:
@@ -163,8 +166,10 @@ class Measurements:
         }
 
     @property
-    def is_steady(self) -> bool:
-        """Whether equal passes took about equally long: else something else was using the machine."""
+    def is_undisturbed(self) -> bool:
+        """Whether nothing else was using the machine: no processor time was missing, equal passes took equally long."""
+        if self.cpu_share < FULL_SHARE:
+            return False
         repeated = (sorted(taken) for found in self._seconds.values() for taken in found.values() if len(taken) > 1)
         return all(taken[1] <= STEADY * taken[0] for taken in repeated)
 

@@ -42,6 +42,8 @@ FIRST_ROWS = 8
 class Probe(Protocol):
     """A throw-away context: see `llama_probe.Probe`."""
 
+    @property
+    def cpu_share(self) -> float: ...
     def fill(self, num_rows: int) -> float: ...
     def seconds(self, num_rows: int) -> float: ...
     def interrupt(self) -> None: ...
@@ -95,15 +97,15 @@ class Calibrator:
                 return None
             if measured is None or self._engine.num_threads != subject.num_threads:
                 return None
-            found = self._kept(Calibration(subject, measured.times()), flash_attn, is_steady=measured.is_steady)
+            found = self._kept(Calibration(subject, measured.times()), flash_attn, measured)
         self._engine.seed_costs(found.times.get("on" if flash_attn == "auto" else flash_attn, {}))
         return found
 
-    def _kept(self, found: Calibration, flash_attn: str, *, is_steady: bool) -> Calibration:
+    def _kept(self, found: Calibration, flash_attn: str, measured: Measurements) -> Calibration:
         """Return what was found, after keeping it for later loads if it can be relied on."""
         for setting, times in found.times.items():
             log.info("calibrated with flash attention %s: %s", setting, _shown(times))
-        if not is_steady:
+        if not measured.is_undisturbed:
             log.info("the machine was busy meanwhile: the calibration will be repeated after the next load")
             return found
         write_calibration(self._folder, found)
@@ -129,6 +131,7 @@ class Calibrator:
                 if setting in probes and measured.is_affordable(setting, rows):
                     probe = probes[setting]
                     measured.note(setting, rows, await self._do(partial(probe.seconds, rows), probe.interrupt))
+            measured.cpu_share = min((probe.cpu_share for probe in probes.values()), default=1.0)
         return measured if measured.times() else None
 
     async def _fill(self, probe: Probe, max_rows: int) -> float | None:

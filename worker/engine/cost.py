@@ -1,7 +1,9 @@
 """What a forward pass of so many rows costs, learnt by measuring, and how many rows fit into a time.
 
 The cost is not proportional to the rows: a GPU and some CPU kernels have knees. So the table keeps one moving
-average for each power of two and interpolates between them. Pure; times are given. Must not know sequences.
+average for each power of two and interpolates between them. One pass that something else on the machine has slowed
+down must not spoil it: an entry that looks dear is not used, and so would not be measured again. Pure; times are
+given. Must not know sequences.
 """
 
 from __future__ import annotations
@@ -14,6 +16,12 @@ _NUM_BUCKETS = 13
 _WEIGHT = 0.2
 """Of a new measurement in its moving average."""
 
+_OUTLIER = 3.0
+"""A pass that takes more than so many times what was expected counts as if it had taken just that."""
+
+_STALE = 50
+"""An entry is out of date when its neighbours have been measured so many passes later than itself."""
+
 _STEPS = (*range(4, 64, 4), *range(64, 256, 16), *range(256, 512, 64), 512, 768, 1024, 1536, 2048)
 """Row counts to choose from, not all of them: llama.cpp reuses its graph when a count comes back."""
 
@@ -25,6 +33,8 @@ class CostTable:
         self._rows = [0.0] * _NUM_BUCKETS
         self._seconds = [0.0] * _NUM_BUCKETS
         self._is_seed = [False] * _NUM_BUCKETS
+        self._seen_at = [0] * _NUM_BUCKETS
+        self._num_seen = 0
 
     def seed(self, num_rows: int, seconds: float) -> None:
         """Believe that a pass takes so long until one of about as many rows has been measured."""
@@ -36,11 +46,28 @@ class CostTable:
         """Take one measured pass into account."""
         if num_rows < 1 or seconds <= 0.0:
             return
+        expected = self.estimate(num_rows)
+        if expected is not None:
+            seconds = min(seconds, _OUTLIER * expected)
         index = _bucket(num_rows)
         weight = _WEIGHT if self._seconds[index] and not self._is_seed[index] else 1.0
         self._is_seed[index] = False
         self._rows[index] += (num_rows - self._rows[index]) * weight
         self._seconds[index] += (seconds - self._seconds[index]) * weight
+        self._num_seen += 1
+        self._seen_at[index] = self._num_seen
+        self._doubt_stale()
+
+    def _doubt_stale(self) -> None:
+        """Bring entries down that are dearer than what was measured since on both sides of them tells."""
+        known = [index for index, seconds in enumerate(self._seconds) if seconds]
+        for before, index, after in zip(known, known[1:], known[2:], strict=False):
+            if min(self._seen_at[before], self._seen_at[after]) < self._seen_at[index] + _STALE:
+                continue
+            sides = [(self._rows[one], self._seconds[one]) for one in (before, after)]
+            expected = _interpolate(sides, self._rows[index])
+            if expected is not None and self._seconds[index] > expected:
+                self._seconds[index] += (expected - self._seconds[index]) * _WEIGHT
 
     def estimate(self, num_rows: int) -> float | None:
         """Return the expected seconds of a pass of `num_rows`; None as long as nothing was measured.
@@ -70,7 +97,7 @@ def _bucket(num_rows: int) -> int:
     return min((num_rows - 1).bit_length(), _NUM_BUCKETS - 1)
 
 
-def _interpolate(known: list[tuple[float, float]], num_rows: int) -> float | None:
+def _interpolate(known: list[tuple[float, float]], num_rows: float) -> float | None:
     """Return the seconds at `num_rows` on the line through `known` (rows, seconds), in order of rows."""
     if not known:
         return None

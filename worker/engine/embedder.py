@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.engine.embedding_batches import DocumentLine
+from worker.engine.errors import BackendFailed
 from worker.engine.pooling import Piece, PoolingShape
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ MIN_ROWS = 16
 """Rows of a pass beside running answers at least: fewer would cost nearly the same time."""
 GUESSED_ROW_S = 0.005
 """Time of a row before any was measured."""
+MAX_FAILURES = 3
+"""So many failed passes in a row mean that the backend is broken."""
 
 
 class Errands(Protocol):
@@ -42,6 +45,10 @@ class Errands(Protocol):
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the engine's thread between two passes. Raises: EngineStopped."""
+        ...
+
+    def observe_pooled(self, num_rows: int, seconds: float) -> None:
+        """Count a pass; called on the engine's thread."""
         ...
 
 
@@ -72,8 +79,17 @@ class _Request:
 class Embedder:
     """Collects texts while a pass runs. All methods are called from the event-loop thread."""
 
-    def __init__(self, engine: Errands, passes: PooledPasses, *, target_gap_ms: float | None = None) -> None:
+    def __init__(
+        self,
+        engine: Errands,
+        passes: PooledPasses,
+        *,
+        target_gap_ms: float | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self.shape = passes.shape
+        self._on_failure = on_failure
+        self._num_failures = 0
         self._engine = engine
         self._passes = passes
         self._target_gap_s = TARGET_GAP_S if target_gap_ms is None else target_gap_ms / 1000
@@ -82,6 +98,11 @@ class Embedder:
         self._ids = itertools.count(1)
         self._working: asyncio.Task[None] | None = None
         self._row_s = GUESSED_ROW_S
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anybody waits for a result."""
+        return bool(self._requests)
 
     async def embed(self, documents: Sequence[Sequence[int]]) -> list[Vector]:
         """Return what is pooled of each text, in their order, not normalised.
@@ -116,16 +137,24 @@ class Embedder:
             try:
                 rows = await self._run([owners[place.request].documents[place.index] for place in places])
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the results
+                self._note_failure(error)
                 for request_id, owner in owners.items():
                     self._line.drop(request_id)
                     if not owner.done.done():
                         owner.done.set_exception(error)
                 continue
+            self._num_failures = 0
             for place, row in zip(places, rows, strict=True):
                 owner = owners[place.request]
                 owner.results[place.index] = row
                 if len(owner.results) == len(owner.documents) and not owner.done.done():
                     owner.done.set_result(None)
+
+    def _note_failure(self, error: Exception) -> None:
+        if isinstance(error, BackendFailed):
+            self._num_failures += 1
+            if self._num_failures == MAX_FAILURES and self._on_failure is not None:
+                self._on_failure(error)
 
     async def _run(self, documents: Sequence[Tokens]) -> Vector:
         """Return the pooled rows of texts that share a pass; a single long one takes several."""
@@ -148,8 +177,10 @@ class Embedder:
         self._passes.open()
         started_s = time.monotonic()
         rows = self._passes.forward(pieces, is_last=is_last)
-        row_s = (time.monotonic() - started_s) / sum(len(piece.tokens) for piece in pieces)
-        self._row_s += 0.3 * (row_s - self._row_s)
+        seconds = time.monotonic() - started_s
+        num_rows = sum(len(piece.tokens) for piece in pieces)
+        self._engine.observe_pooled(num_rows, seconds)
+        self._row_s += 0.3 * (seconds / num_rows - self._row_s)
         return rows
 
     def _max_rows(self) -> int:

@@ -120,6 +120,7 @@ class Engine:
         if not request.prompt or request.max_tokens < 1 or len(request.prompt) + 1 > room:
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
+        self._end_idle_time()
         self._sinks[request_id] = sink
         self._break_off_errand()
         if request.reproducible:
@@ -156,9 +157,15 @@ class Engine:
         assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
         self._break_off_errand()
+        self._end_idle_time()
         self._errands.append((work, future, interrupt))
         self._wake.set()
         return future
+
+    def _end_idle_time(self) -> None:
+        """Time in which there was nothing to do does not count as time without a step."""
+        if self.is_idle:
+            self._step_at_s = time.monotonic()
 
     def _break_off_errand(self) -> None:
         if (interrupt := self._interrupt_errand) is not None:
@@ -178,6 +185,10 @@ class Engine:
     def is_idle(self) -> bool:
         """Whether nobody waits for anything."""
         return not self._sinks and not self._errands
+
+    def observe_pooled(self, num_rows: int, seconds: float) -> None:
+        """Count a pass over texts to embed or rank. On the engine's thread."""
+        self._core.statistics.observe_pooled(num_rows, seconds)
 
     @property
     def is_generating(self) -> bool:

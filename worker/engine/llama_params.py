@@ -226,7 +226,7 @@ def context_params(
 
 
 def default_flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
-    """Return on, off or auto. On a CPU flash attention is slow for fewer than 64 rows, but a quantised V needs it."""
+    """Return on, off or auto. A quantised V needs it on a CPU too; else a calibration decides there."""
     if options.flash_attn != "auto" or choice.uses_gpu:
         return options.flash_attn
     return "auto" if options.cache_type_v not in {"f32", "f16", "bf16"} else "off"

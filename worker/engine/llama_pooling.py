@@ -147,6 +147,7 @@ def shape_of_model(model: LlamaModel) -> PoolingShape:
     handle = model.handle
     return pooling_shape(
         model.declared_pooling,
+        configured=model.options.pooling,
         size=lib.llama_model_n_embd_out(handle),
         num_scores=lib.llama_model_n_cls_out(handle),
         trained_context=lib.llama_model_n_ctx_train(handle),

@@ -31,7 +31,8 @@ class Probe:
     def __init__(self, model: LlamaModel, *, max_rows: int, num_threads: int, flash_attn: str) -> None:
         """Raises: BadModel, OutOfMemory."""
         shape = ContextShape(NUM_STREAMS + 1, NUM_CELLS, max_rows, max_outputs=NUM_STREAMS)
-        self.flash_attn = flash_attn
+        self._num_threads = num_threads
+        self._wall_s = self._cpu_s = 0.0
         self._context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=flash_attn)
         self._num_vocab = model.num_vocab
         self._can_copy = self._context.can_share and self._context.bytes_per_token > 0
@@ -81,6 +82,11 @@ class Probe:
             self._context.apply(Clear(stream))
         self._num_streams = min(self._num_streams, num_streams)
 
+    @property
+    def cpu_share(self) -> float:
+        """Processor time that this process had during its passes, of what their threads could have had."""
+        return self._cpu_s / (self._wall_s * self._num_threads) if self._wall_s else 1.0
+
     def interrupt(self) -> None:
         """End the pass that runs now with ForwardAborted. From any thread."""
         self._context.interrupt()
@@ -90,9 +96,12 @@ class Probe:
         self._context.close()
 
     def _seconds(self, chunks: list[Chunk]) -> float:
-        started_s = time.perf_counter()
+        started_s, cpu_started_s = time.perf_counter(), time.process_time()
         self._context.forward(chunks)
-        return time.perf_counter() - started_s
+        seconds = time.perf_counter() - started_s
+        self._wall_s += seconds
+        self._cpu_s += time.process_time() - cpu_started_s
+        return seconds
 
     def _chunk(self, stream: int, num_rows: int, start: int) -> Chunk:
         tokens = np.arange(start, start + num_rows, dtype=np.int32) * 31 % self._num_vocab

@@ -74,6 +74,7 @@ class Piece:
 def pooling_shape(
     declared: str | None,
     *,
+    configured: str | None = None,
     size: int,
     num_scores: int,
     trained_context: int,
@@ -82,14 +83,15 @@ def pooling_shape(
     is_recurrent: bool,
     uses_gpu: bool,
 ) -> PoolingShape:
-    """Return the shape of pooled passes. `declared` is the file's `pooling_type`, None if it has none.
+    """Return the shape of pooled passes. `declared` is the `pooling_type` of the file, if any; `configured` wins.
 
     Files that name none: an encoder's rows are averaged, as most were trained for; of other models the last row is
     taken, the only one that has seen the whole text.
     """
-    pooling = _BY_NUMBER.get(declared or "", Pooling.MEAN if is_encoder else Pooling.LAST)
+    by_file = _BY_NUMBER.get(declared or "")
+    pooling = Pooling(configured) if configured else by_file or (Pooling.MEAN if is_encoder else Pooling.LAST)
     max_document = min(context, trained_context) if trained_context > 0 else context
-    if not is_encoder and declared not in _BY_NUMBER:
+    if not is_encoder and not configured and by_file is None:
         max_document = min(max_document, MAX_UNDECLARED_TOKENS)
     usual_rows = GPU_ROWS if uses_gpu else CPU_ROWS
     max_documents = MAX_RECURRENT_DOCUMENTS if is_recurrent else MAX_DOCUMENTS

@@ -70,6 +70,15 @@ class Statistics:
         self._generation_seconds += seconds * (rows - prompt_rows) / rows
         self._batch_rows.observe(rows)
 
+    def observe_pooled(self, num_rows: int, seconds: float) -> None:
+        """Count one pass over texts to embed or rank."""
+        self._forwards += 1
+        self._forward_seconds += seconds
+        self._rows += num_rows
+        self._prompt_computed += num_rows
+        self._prefill_seconds += seconds
+        self._batch_rows.observe(num_rows)
+
     def observe_outputs(self, outputs: Sequence[Output], now_s: float) -> None:
         """Count tokens, ends and the gaps between tokens."""
         for output in outputs:

@@ -34,6 +34,7 @@ class FakeProbe:
         self.lab = lab
         self.setting = setting
         self.interrupted = threading.Event()
+        self.cpu_share = lab.cpu_share
         self.filled = 0
         self.is_closed = False
 
@@ -50,7 +51,7 @@ class FakeProbe:
             assert self.interrupted.wait(30)
             self.interrupted.clear()
             raise ForwardAborted
-        return num_rows * self.lab.seconds_per_row[self.setting] * (1 + self.lab.slowed) ** len(self.lab.measured)
+        return num_rows * self.lab.seconds_per_row[self.setting]
 
     def interrupt(self) -> None:
         self.interrupted.set()
@@ -70,8 +71,7 @@ class Lab:
         self.measured: list[tuple[str, int]] = []
         self.has_measured = threading.Event()
         self.seconds_per_row = {"off": 0.001, "on": 0.002}
-        self.slowed = 0.0
-        """By how much each measurement is slower than the one before."""
+        self.cpu_share = 1.0
         self.blocks = False
         self.error: Exception | None = None
 
@@ -112,7 +112,7 @@ async def test_everything_is_measured_once_and_kept_and_known_after_the_next_loa
     found = await lab.calibrator().run("off")
     assert found is not None
     assert set(found.times["off"]) == {1, 4, 8, 32, 64, 128, 256}
-    assert set(found.times["on"]) == {1, 4, 8, 128}
+    assert set(found.times["on"]) == {1, 4, 8, 32, 128}
     # Before these, each context has had a first pass and was filled.
     assert lab.measured == [("off", 8), ("off", 128), ("on", 8), ("on", 128), *passes(OPTIONS, 256)]
     assert all(probe.is_closed and probe.filled == 128 for probe in lab.probes)
@@ -148,7 +148,7 @@ async def test_nothing_is_announced_where_the_default_is_best(lab: Lab, caplog: 
 async def test_what_a_busy_machine_gives_is_used_now_but_not_kept(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     lab.seconds_per_row = {"off": 1e-5, "on": 1e-6}
-    lab.slowed = 0.2
+    lab.cpu_share = 0.5
     assert await lab.calibrator().run("off") is not None
     assert lab.engine._core.costs.estimate(4) is not None
     assert not lab.folder.exists()

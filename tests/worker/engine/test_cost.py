@@ -67,8 +67,9 @@ def test_the_strictest_wish_among_the_requests_counts() -> None:
 
 def test_a_knee_in_the_cost_is_respected() -> None:
     table = CostTable()
-    for rows, seconds in ((1, 0.02), (32, 0.03), (64, 0.9), (128, 1.0)):
-        table.observe(rows, seconds)
+    for _ in range(20):
+        for rows, seconds in ((1, 0.02), (32, 0.03), (64, 0.9), (128, 1.0)):
+            table.observe(rows, seconds)
     assert prefill_rows(options(target_gap_s=0.05), table, generating(1)) == 31
 
 
@@ -121,3 +122,42 @@ def test_first_pass_is_sized_by_seeds() -> None:
 def test_fixed_rows_do_not_depend_on_costs_or_company(num_generating: int) -> None:
     for table in (CostTable(), linear(2.0), linear(0.0001)):
         assert prefill_rows(options(fixed_rows=24), table, generating(num_generating)) == 24
+
+
+def test_one_pass_that_something_else_has_slowed_down_hardly_counts() -> None:
+    table = linear(0.001)
+    table.observe(16, 5.0)
+    estimate = table.estimate(16)
+    assert estimate is not None
+    assert estimate < 0.025
+
+
+def test_pass_that_is_slower_from_now_on_is_believed_after_a_while() -> None:
+    table = linear(0.001)
+    for _ in range(30):
+        table.observe(16, 0.2)
+    assert table.estimate(16) == pytest.approx(0.2, rel=0.05)
+
+
+def test_entry_that_was_spoilt_and_is_not_used_any_more_recovers() -> None:
+    table = CostTable()
+    table.observe(1, 0.01)
+    table.observe(17, 2.9)
+    for _ in range(40):
+        table.observe(17, 2.9)
+    for _ in range(100):
+        table.observe(1, 0.01)
+        table.observe(128, 0.65)
+    estimate = table.estimate(17)
+    assert estimate is not None
+    assert estimate < 0.1
+
+
+def test_knee_that_is_measured_now_and_then_stays() -> None:
+    table = CostTable()
+    for turn in range(200):
+        table.observe(1, 0.01)
+        table.observe(128, 0.65)
+        if turn % 10 == 0:
+            table.observe(60, 2.0)
+    assert table.estimate(60) == pytest.approx(2.0, rel=0.1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from worker.engine.embedder import MIN_ROWS, Embedder
-from worker.engine.errors import BackendFailed, EngineStopped
+from worker.engine.errors import BackendFailed, EngineStopped, OutOfMemory
 from worker.engine.pooling import Piece, Pooling, PoolingShape
 
 SHAPE = PoolingShape(
@@ -50,7 +50,12 @@ class FakeErrands:
         self.is_generating = False
         self.is_stopped = False
         self.waiting: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self.counted: list[int] = []
         self._by_hand = by_hand
+
+    def observe_pooled(self, num_rows: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.counted.append(num_rows)
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         if self.is_stopped:
@@ -82,12 +87,25 @@ async def settle() -> None:
 
 
 async def test_results_come_in_the_order_of_the_texts() -> None:
-    passes = FakePasses()
+    errands, passes = FakeErrands(), FakePasses()
     lengths = (5, 30, 1, 17, 30, 9, 100, 2)
-    rows = await Embedder(FakeErrands(), passes).embed(texts(*lengths))
+    rows = await Embedder(errands, passes).embed(texts(*lengths))
+    assert sum(errands.counted) == sum(lengths)
     assert [(int(row[0]), int(row[1])) for row in rows] == list(enumerate(lengths))
     assert all(sum(rows) <= SHAPE.usual_rows or len(rows) == 1 for rows in passes.passes)
     assert len(passes.passes) < len(lengths)
+
+
+async def test_there_is_work_as_long_as_somebody_waits() -> None:
+    errands = FakeErrands(by_hand=True)
+    embedder = Embedder(errands, FakePasses())
+    assert not embedder.has_work
+    asking = asyncio.create_task(embedder.embed(texts(3)))
+    await settle()
+    assert embedder.has_work
+    errands.run_one()
+    await asking
+    assert not embedder.has_work
 
 
 async def test_no_texts_need_no_pass() -> None:
@@ -178,6 +196,25 @@ async def _run_all(errands: FakeErrands) -> None:
     while errands.waiting:
         errands.run_one()
         await settle()
+
+
+async def test_backend_that_only_fails_ends_the_worker() -> None:
+    failures: list[BaseException] = []
+    passes = FakePasses(failures=[BackendFailed(-3), BackendFailed(-3), OutOfMemory("no room")])
+    embedder = Embedder(FakeErrands(), passes, on_failure=failures.append)
+
+    async def fail(with_: type[Exception]) -> None:
+        with pytest.raises(with_):
+            await embedder.embed(texts(1))
+
+    for expected in (BackendFailed, BackendFailed, OutOfMemory):
+        await fail(expected)
+    await embedder.embed(texts(1))
+    assert failures == [], "two failures, and then one worked again"
+    passes.failures = [BackendFailed(-3) for _ in range(3)]
+    for _ in range(3):
+        await fail(BackendFailed)
+    assert len(failures) == 1
 
 
 async def test_stopped_engine_is_told_to_whoever_waits() -> None:

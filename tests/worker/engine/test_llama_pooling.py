@@ -88,6 +88,16 @@ def test_vectors_differ_where_the_order_of_tokens_does(opened: Open, tmp_path: P
     assert cosine(one, other) < 0.99
 
 
+def test_configured_pooling_wins_over_the_one_of_the_file(opened: Open, tmp_path: Path) -> None:
+    model = write_tiny_bert(tmp_path / "bert.gguf", pooling=PoolingType.MEAN)
+    backend = opened(model.path, pooling="cls")
+    piece = Piece(np.array([2, 5, 6, 7, 3], np.int32))
+    (vector,) = backend.pooled.forward([piece])
+    assert backend.facts.pooling == "cls"
+    assert cosine(vector, pooled_by_numpy(model, piece, PoolingType.CLS)) > 0.9999
+    assert cosine(vector, pooled_by_numpy(model, piece, PoolingType.MEAN)) < 0.99
+
+
 def test_scores_of_a_reranker_are_those_of_plain_numpy(opened: Open, tmp_path: Path) -> None:
     model = write_tiny_bert(tmp_path / "rank.gguf", pooling=PoolingType.RANK)
     passes = opened(model.path).pooled

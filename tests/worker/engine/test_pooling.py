@@ -28,6 +28,12 @@ def test_declared_pooling_is_obeyed(declared: str, pooling: str, is_encoder: boo
     assert shape(declared, is_encoder=is_encoder).pooling == pooling
 
 
+@pytest.mark.parametrize("declared", [None, "1", "4"])
+def test_configured_pooling_wins_and_makes_a_model_one_for_embeddings(declared: str | None) -> None:
+    found = shape(declared, configured="last", trained_context=4096)
+    assert (found.pooling, found.max_document) == (Pooling.LAST, 4096)
+
+
 @pytest.mark.parametrize("declared", [None, "0", "77"])
 def test_undeclared_pooling_is_the_mean_of_encoders_and_the_last_row_of_others(declared: str | None) -> None:
     assert shape(declared, is_encoder=True).pooling is Pooling.MEAN
