@@ -20,6 +20,13 @@ DRAFT_MODEL = 0
 """The "size" of drafts that a draft model makes."""
 
 
+PROBE_RATE = 0.8
+PROBE_PERIOD = 32
+PROBE_TOKENS = 4
+"""Drafts that are as often right are tried now and then although they look too dear: the measured costs may be those
+of a machine that was busy with something else, and would never be measured again."""
+
+
 class DraftModel(Protocol):
     """A small model that drafts what the large one will say."""
 
@@ -61,6 +68,8 @@ class Drafting:
         self._max_all = max_all
         self._draft_model = draft_model
         self._states: dict[RequestId, _State] = {}
+        self._num_passed_over = 0
+        """Proposals in a row in which good drafts were left out."""
 
     def propose(
         self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
@@ -88,6 +97,8 @@ class Drafting:
             max_drafted=self._max_all,
             max_seconds=max_seconds,
         )
+        if not any(lengths):
+            lengths = self._probe([state.rate(draft.size) for _, state, draft in from_text])
         chosen = {
             sequence.request_id: draft.tokens[:length]
             for (sequence, _, draft), length in zip(from_text, lengths, strict=True)
@@ -96,6 +107,17 @@ class Drafting:
         if self._draft_model is not None and without:
             chosen |= self._ask(self._draft_model, without, costs, len(generating), sum(lengths), max_seconds)
         return chosen
+
+    def _probe(self, rates: Sequence[float]) -> list[int]:
+        """Return lengths by which costs are measured afresh, mostly none."""
+        lengths = [0] * len(rates)
+        if max(rates, default=0.0) < PROBE_RATE:
+            return lengths
+        self._num_passed_over += 1
+        if self._num_passed_over >= PROBE_PERIOD:
+            self._num_passed_over = 0
+            lengths[max(range(len(rates)), key=rates.__getitem__)] = min(PROBE_TOKENS, self._max_each, self._max_all)
+        return lengths
 
     def _ask(
         self,

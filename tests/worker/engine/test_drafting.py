@@ -196,6 +196,20 @@ def test_drafts_leave_room_for_the_token_after_them() -> None:
     assert drafting.propose([(0, sequence)], CHEAP_ROWS, max_seconds=1.0) == {}
 
 
+def test_good_drafts_that_look_too_dear_are_tried_now_and_then() -> None:
+    drafting = Drafting(8, 32)
+    sequence = sequence_of(LOOP, max_tokens=500)
+    tried = []
+    for step in range(200):
+        drafts = drafting.propose([(0, sequence)], DEAR_ROWS, max_seconds=1.0).get(ONE, array([]))
+        tried.append(len(drafts))
+        token = LOOP[(step + 1) % 6]
+        drafting.observe(chunk_with(drafts), [Pick(token)])
+        sequence.append(token, 1.0)
+    assert 4 <= sum(map(bool, tried)) <= 6
+    assert max(tried) <= 4
+
+
 class OneTrick:
     """A draft model that always drafts the same."""
 

@@ -36,6 +36,17 @@ async def test_error_of_an_errand_reaches_its_caller_and_the_engine_goes_on(engi
     assert await engine.call(lambda: 2) == 2
 
 
+async def test_idle_time_is_not_time_without_a_step(engine: Engine) -> None:
+    await engine.call(lambda: None)
+    await asyncio.sleep(0.05)
+    idle_since_s = engine.snapshot().step_at_s
+    may_end = threading.Event()
+    holding = engine.call(lambda: may_end.wait(30))
+    assert engine.snapshot().step_at_s >= idle_since_s + 0.05
+    may_end.set()
+    await holding
+
+
 async def test_errands_and_answers_take_turns(engine: Engine) -> None:
     outputs: list[Output] = []
     ended = asyncio.Event()
