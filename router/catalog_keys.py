@@ -242,8 +242,7 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine(
         "flash_attn",
         Choice(("on", "off", "auto"), {True: "on", False: "off"}),
-        "Flash attention. `auto`: off on a CPU unless `calibrate` has found it clearly faster there, llama.cpp's choice"
-        " on a GPU.",
+        "Flash attention. `auto`: llama.cpp's choice, on a CPU `on` unless `calibrate` has found `off` clearly faster.",
     ),
     _engine("swa_full", Flag(), "Full-size caches for sliding-window layers, so that any prefix can be reused."),
     _engine(

@@ -29,7 +29,7 @@ ALLOWED_PREFIXES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_", "OMP_", "G
 SECRETS = frozenset({"HF_TOKEN"})
 """Match a prefix and are not inherited all the same: the router downloads, workers have no use for them."""
 
-FIXED = {"GGML_NO_BACKTRACE": "1", "GOMP_SPINCOUNT": "1000", "PYTHONUNBUFFERED": "1"}
+FIXED = {"GGML_NO_BACKTRACE": "1", "GOMP_SPINCOUNT": "10000", "PYTHONUNBUFFERED": "1"}
 """Set unless the user sets them. Backtraces would start a debugger on the dying worker; idle threads that spin
 for long starve the other workers on the same cores."""
 

@@ -146,7 +146,7 @@ def test_environment_is_an_allow_list_without_secrets() -> None:
 
 
 def test_worker_defaults_yield_to_the_user_and_the_models_env_wins() -> None:
-    assert worker_environment({}, {})["GOMP_SPINCOUNT"] == "1000"
+    assert worker_environment({}, {})["GOMP_SPINCOUNT"] == "10000"
     assert worker_environment({}, {})["GGML_NO_BACKTRACE"] == "1"
     assert worker_environment({"GOMP_SPINCOUNT": "5"}, {})["GOMP_SPINCOUNT"] == "5"
     env = worker_environment({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1", "MY_FLAG": "x"})

@@ -128,7 +128,7 @@ async def test_workers_see_only_the_environment_they_may(world: World, monkeypat
     env = started["env"]
     assert "secret" not in json.dumps(started)
     assert env["CUDA_VISIBLE_DEVICES"] == "1,0"
-    assert (env["GGML_NO_BACKTRACE"], env["GOMP_SPINCOUNT"]) == ("1", "1000")
+    assert (env["GGML_NO_BACKTRACE"], env["GOMP_SPINCOUNT"]) == ("1", "10000")
     assert Path(started["cwd"]).name.startswith("corral-")
     assert status is not None
     assert not Path(started["spec"]["model_path"]).is_relative_to(started["cwd"])

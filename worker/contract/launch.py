@@ -54,8 +54,7 @@ class EngineOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
-    """`on`, `off`, or `auto`: off on a CPU unless a calibration has found `on` clearly faster there, llama.cpp's choice
-    on a GPU."""
+    """`on`, `off`, or `auto`: llama.cpp's choice, on a CPU `on` unless a calibration has found `off` clearly faster."""
     swa_full: bool = True
     """Keep full-size caches for sliding-window layers, so that any prefix can be reused."""
     pooling: str | None = None

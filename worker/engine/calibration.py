@@ -100,18 +100,18 @@ def _is_sound(times: Times) -> bool:
 def settings(options: EngineOptions) -> tuple[str, ...]:
     """Return the settings of flash attention to measure: the usual one first, and the other if there is a choice."""
     if options.flash_attn == "auto":
-        return ("off", "on") if options.cache_type_v in PLAIN_CACHE_TYPES else ("on",)
+        return ("on", "off") if options.cache_type_v in PLAIN_CACHE_TYPES else ("on",)
     return (options.flash_attn,)
 
 
 def choose_flash_attn(options: EngineOptions, calibration: Calibration) -> str:
-    """Return the setting to load the model with: as configured, else `on` if that is clearly faster."""
+    """Return the setting to load the model with: as configured, else `on` unless `off` is clearly faster."""
     if len(settings(options)) < 2:
         return options.flash_attn
     without, with_it = (work_seconds(calibration.times.get(setting, {})) for setting in ("off", "on"))
     if without is None or with_it is None:
         return options.flash_attn
-    return "on" if with_it < CLEARLY_FASTER * without else "off"
+    return "off" if without < CLEARLY_FASTER * with_it else "on"
 
 
 def work_seconds(times: Times) -> float | None:

@@ -110,7 +110,7 @@ class Calibrator:
             return found
         write_calibration(self._folder, found)
         chosen = choose_flash_attn(self._options, found)
-        if chosen not in {flash_attn, self._options.flash_attn}:
+        if chosen not in {"on" if flash_attn == "auto" else flash_attn, self._options.flash_attn}:
             log.info("flash attention %s is clearly faster here: it is used from the next load on", chosen)
         return found
 

@@ -67,7 +67,7 @@ class LlamaDraftModel:
                 max_rows=max(MAX_ROWS, options.slots),
                 max_outputs=options.slots,
             )
-            flash_attn = default_flash_attn(options, model.choice)
+            flash_attn = default_flash_attn(options)
             context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=flash_attn)
         except LoadFailed:
             model.close()

@@ -91,7 +91,7 @@ class LlamaBackend:
             raise BadModel("this model reads with an encoder and writes with a decoder; such models are not supported")
         options = model.options
         model.load_adapters()
-        flash_attn = default_flash_attn(options, model.choice)
+        flash_attn = default_flash_attn(options)
         context = LlamaContext(model, shape_of(options), num_threads=num_threads, flash_attn=flash_attn)
         return cls(model, context)
 

@@ -225,11 +225,12 @@ def context_params(
     return params
 
 
-def default_flash_attn(options: EngineOptions, choice: DeviceChoice) -> str:
-    """Return on, off or auto. A quantised V needs it on a CPU too; else a calibration decides there."""
-    if options.flash_attn != "auto" or choice.uses_gpu:
-        return options.flash_attn
-    return "auto" if options.cache_type_v not in {"f32", "f16", "bf16"} else "off"
+def default_flash_attn(options: EngineOptions) -> str:
+    """Return on, off or auto: as configured, else llama.cpp's choice, which is `on` where the device can.
+
+    On a CPU that skips the cells of other sequences, which without it every row would pay for.
+    """
+    return options.flash_attn
 
 
 def lone_params(options: EngineOptions, choice: DeviceChoice) -> tuple[str, int | None]:

@@ -50,7 +50,7 @@ class PooledContext:
             return
         lines = capture_log()
         shape, options, choice = self.shape, self._model.options, self._model.choice
-        flash_attn = default_flash_attn(options, choice)
+        flash_attn = default_flash_attn(options)
         if self._model.is_encoder and options.flash_attn == "auto" and shape.max_rows > LONG_ENCODER_ROWS:
             flash_attn = "auto"
         room = ContextShape(shape.max_documents, shape.num_cells, shape.max_rows, max_outputs=shape.max_rows)

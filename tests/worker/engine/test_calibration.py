@@ -36,11 +36,11 @@ FOUND = Calibration(SUBJECT, {"off": {1: 0.014, 4: 0.04, 128: 0.59}, "on": {4: 0
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ("off", "on")),
+        ({}, ("on", "off")),
         ({"flash_attn": "off"}, ("off",)),
         ({"flash_attn": "on"}, ("on",)),
         ({"cache_type_v": "q8_0"}, ("on",)),
-        ({"cache_type_k": "q8_0"}, ("off", "on")),
+        ({"cache_type_k": "q8_0"}, ("on", "off")),
     ],
 )
 def test_both_settings_are_measured_only_where_there_is_a_choice(
@@ -50,12 +50,12 @@ def test_both_settings_are_measured_only_where_there_is_a_choice(
 
 
 def test_settings_take_turns_and_the_other_one_is_measured_as_far_as_the_choice_needs() -> None:
-    both = {rows: [("off", rows), ("on", rows)] for rows in (8, 4, 1, 32, 128)}
-    off = {rows: [("off", rows)] for rows in (64, 256)}
+    both = {rows: [("on", rows), ("off", rows)] for rows in (8, 4, 1, 32, 128)}
+    on = {rows: [("on", rows)] for rows in (64, 256)}
     streams = both[8] * 3 + both[4] * 6 + both[1] * 3
-    assert passes(OPTIONS, 512) == streams + both[32] * 2 + both[128] * 2 + off[64] + off[256]
-    one = passes(replace(OPTIONS, flash_attn="on"), 64)
-    assert one == [("on", rows) for rows in (8, 8, 8, *[4] * 6, 1, 1, 1, 32, 32, 64)]
+    assert passes(OPTIONS, 512) == streams + both[32] * 2 + both[128] * 2 + on[64] + on[256]
+    one = passes(replace(OPTIONS, flash_attn="off"), 64)
+    assert one == [("off", rows) for rows in (8, 8, 8, *[4] * 6, 1, 1, 1, 32, 32, 64)]
 
 
 def test_cells_are_filled_with_what_can_be_computed_in_a_short_time() -> None:
@@ -119,12 +119,12 @@ def times(answer_s: float, piece_s: float, prompt_s: float) -> dict[int, float]:
     [
         (times(0.04, 0.15, 0.6), times(0.08, 0.15, 0.6), "off"),
         (times(0.04, 0.15, 0.6), times(0.04, 0.05, 0.3), "on"),
-        (times(0.04, 0.15, 0.6), times(0.039, 0.149, 0.59), "off"),  # not clearly
+        (times(0.04, 0.15, 0.6), times(0.041, 0.152, 0.62), "on"),  # not clearly
         (times(0.04, 0.15, 0.6), times(0.04, 0.40, 0.2), "off"),  # a cliff for small pieces
         (times(0.031, 0.155, 0.614), times(0.022, 0.18, 0.5), "on"),  # as measured of a small model on two cores
     ],
 )
-def test_flash_attention_is_used_where_the_usual_work_is_clearly_faster_with_it(
+def test_flash_attention_is_used_unless_the_usual_work_is_clearly_faster_without_it(
     off: dict[int, float], on: dict[int, float], chosen: str
 ) -> None:
     assert choose_flash_attn(OPTIONS, Calibration(SUBJECT, {"off": off, "on": on})) == chosen

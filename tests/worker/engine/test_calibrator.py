@@ -70,7 +70,7 @@ class Lab:
         self.probes: list[FakeProbe] = []
         self.measured: list[tuple[str, int]] = []
         self.has_measured = threading.Event()
-        self.seconds_per_row = {"off": 0.001, "on": 0.002}
+        self.seconds_per_row = {"on": 0.001, "off": 0.002}
         self.cpu_share = 1.0
         self.blocks = False
         self.error: Exception | None = None
@@ -109,47 +109,47 @@ async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def test_everything_is_measured_once_and_kept_and_known_after_the_next_load(lab: Lab) -> None:
-    found = await lab.calibrator().run("off")
+    found = await lab.calibrator().run("on")
     assert found is not None
-    assert set(found.times["off"]) == {1, 4, 8, 32, 64, 128, 256}
-    assert set(found.times["on"]) == {1, 4, 8, 32, 128}
+    assert set(found.times["on"]) == {1, 4, 8, 32, 64, 128, 256}
+    assert set(found.times["off"]) == {1, 4, 8, 32, 128}
     # Before these, each context has had a first pass and was filled.
-    assert lab.measured == [("off", 8), ("off", 128), ("on", 8), ("on", 128), *passes(OPTIONS, 256)]
+    assert lab.measured == [("on", 8), ("on", 128), ("off", 8), ("off", 128), *passes(OPTIONS, 256)]
     assert all(probe.is_closed and probe.filled == 128 for probe in lab.probes)
     assert read_calibration(lab.folder, SUBJECT) == found
     count = len(lab.measured)
-    assert await lab.calibrator().run("off") == found
+    assert await lab.calibrator().run("on") == found
     assert len(lab.measured) == count, "nothing is measured again"
 
 
 async def test_cost_table_begins_with_the_times_of_the_setting_in_use(lab: Lab) -> None:
     costs = lab.engine._core.costs
     assert costs.estimate(64) is None
-    await lab.calibrator().run("on")
-    assert costs.estimate(4) == pytest.approx(0.008)
     await lab.calibrator().run("off")
+    assert costs.estimate(4) == pytest.approx(0.008)
+    await lab.calibrator().run("on")
     assert costs.estimate(64) == pytest.approx(0.064)
 
 
 async def test_better_setting_is_announced_for_the_next_load(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    lab.seconds_per_row["on"] = 0.0005
-    await lab.calibrator().run("off")
-    assert "flash attention on is clearly faster here" in caplog.text
+    lab.seconds_per_row["off"] = 0.0005
+    await lab.calibrator().run("auto")
+    assert "flash attention off is clearly faster here" in caplog.text
     assert "from the next load on" in caplog.text
 
 
 async def test_nothing_is_announced_where_the_default_is_best(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    await lab.calibrator().run("off")
+    await lab.calibrator().run("auto")
     assert "next load" not in caplog.text
 
 
 async def test_what_a_busy_machine_gives_is_used_now_but_not_kept(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    lab.seconds_per_row = {"off": 1e-5, "on": 1e-6}
+    lab.seconds_per_row = {"on": 1e-5, "off": 1e-6}
     lab.cpu_share = 0.5
-    assert await lab.calibrator().run("off") is not None
+    assert await lab.calibrator().run("on") is not None
     assert lab.engine._core.costs.estimate(4) is not None
     assert not lab.folder.exists()
     assert "repeated after the next load" in caplog.text
@@ -157,15 +157,15 @@ async def test_what_a_busy_machine_gives_is_used_now_but_not_kept(lab: Lab, capl
 
 
 async def test_configured_setting_is_the_only_one_measured(lab: Lab) -> None:
-    found = await lab.calibrator(flash_attn="on").run("on")
+    found = await lab.calibrator(flash_attn="off").run("off")
     assert found is not None
-    assert set(found.times) == {"on"}
-    assert 64 in found.times["on"], "its times are those that will be used"
+    assert set(found.times) == {"off"}
+    assert 64 in found.times["off"], "its times are those that will be used"
 
 
 async def test_request_breaks_off_a_measurement_which_is_repeated_later(lab: Lab) -> None:
     lab.blocks = True
-    running = asyncio.create_task(lab.calibrator().run("off"))
+    running = asyncio.create_task(lab.calibrator().run("on"))
     await lab.first_measurement()
     lab.blocks = False
     await asyncio.wait_for(lab.answer(), 5)
@@ -177,7 +177,7 @@ async def test_request_breaks_off_a_measurement_which_is_repeated_later(lab: Lab
 async def test_nothing_is_measured_while_answers_are_generated(lab: Lab) -> None:
     ends = [asyncio.create_task(lab.answer(100)) for _ in range(8)]
     await asyncio.sleep(0)
-    running = asyncio.create_task(lab.calibrator().run("off"))
+    running = asyncio.create_task(lab.calibrator().run("on"))
     while not all(end.done() for end in ends):
         assert lab.measured == []
         await asyncio.sleep(0)
@@ -185,23 +185,23 @@ async def test_nothing_is_measured_while_answers_are_generated(lab: Lab) -> None
 
 
 async def test_slow_model_is_left_alone(lab: Lab) -> None:
-    lab.seconds_per_row = {"off": 1.0, "on": 1.0}
-    assert await lab.calibrator().run("off") is None
-    assert lab.measured == [("off", 8), ("on", 8)]
+    lab.seconds_per_row = {"on": 1.0, "off": 1.0}
+    assert await lab.calibrator().run("on") is None
+    assert lab.measured == [("on", 8), ("off", 8)]
     assert read_calibration(lab.folder, SUBJECT) is None
 
 
 async def test_no_memory_for_a_probe_is_no_harm(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     lab.error = OutOfMemory("failed to allocate 9 GiB")
-    assert await lab.calibrator().run("off") is None
+    assert await lab.calibrator().run("on") is None
     assert "9 GiB" in caplog.text
     await lab.answer()
 
 
 async def test_times_of_a_changing_number_of_threads_are_not_kept(lab: Lab) -> None:
     lab.blocks = True
-    running = asyncio.create_task(lab.calibrator().run("off"))
+    running = asyncio.create_task(lab.calibrator().run("on"))
     await lab.first_measurement()
     lab.engine.set_threads(2)
     lab.blocks = False
@@ -212,7 +212,7 @@ async def test_times_of_a_changing_number_of_threads_are_not_kept(lab: Lab) -> N
 
 async def test_cancelled_calibration_closes_its_context(lab: Lab) -> None:
     lab.blocks = True
-    running = asyncio.create_task(lab.calibrator().run("off"))
+    running = asyncio.create_task(lab.calibrator().run("on"))
     await lab.first_measurement()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -223,7 +223,7 @@ async def test_cancelled_calibration_closes_its_context(lab: Lab) -> None:
 
 async def test_stop_of_the_engine_breaks_off_a_measurement(lab: Lab) -> None:
     lab.blocks = True
-    running = asyncio.create_task(lab.calibrator().run("off"))
+    running = asyncio.create_task(lab.calibrator().run("on"))
     await lab.first_measurement()
     await asyncio.wait_for(asyncio.to_thread(lab.engine.stop), 5)
     assert await asyncio.wait_for(running, 5) is None

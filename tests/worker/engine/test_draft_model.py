@@ -20,7 +20,8 @@ from worker.engine.llama import LlamaBackend
 from worker.engine.llama_context import LlamaContext
 from worker.engine.request import GenerationRequest, RequestId, SamplingParams
 
-OPTIONS = EngineOptions(context=256, slots=3, prompt_cache_bytes=0)
+OPTIONS = EngineOptions(context=256, slots=3, prompt_cache_bytes=0, flash_attn="off")
+"""Without flash attention, passes of any size agree closely enough for greedy answers to be compared."""
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 PROMPTS = [[270 + (start * 31 + i * 7) % 140 for i in range(length)] for start, length in ((1, 12), (2, 20), (3, 5))]
 

@@ -301,7 +301,7 @@ def test_part_of_a_prefix_can_be_shared_and_its_source_goes_on_alone(backend: Ll
     backend.apply(Share(1, 2, 10))
     assert backend.num_cached(2) == 10
     first = logits_after(backend, [355], seq_id=1, start=len(PROMPT))
-    np.testing.assert_allclose(logits_after(backend, [340], seq_id=2, start=10), alone, atol=1e-3)
+    np.testing.assert_allclose(logits_after(backend, [340], seq_id=2, start=10), alone, atol=1e-2)
     backend.apply(Clear(2))
     backend.apply(Trim(1, len(PROMPT)))
     np.testing.assert_allclose(logits_after(backend, [355], seq_id=1, start=len(PROMPT)), first, atol=1e-3)

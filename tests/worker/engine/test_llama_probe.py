@@ -113,8 +113,8 @@ async def test_calibration_beside_answers_is_complete_and_changes_none_of_them(
     found = await running
     engine.stop()
     assert found is not None
-    assert set(found.times["off"]) == {1, 4, 8, 32, 64, 128, 256}
-    assert set(found.times["on"]) == {1, 4, 8, 32, 128}
+    assert set(found.times["on"]) == {1, 4, 8, 32, 64, 128, 256}
+    assert set(found.times["off"]) == {1, 4, 8, 32, 128}
     assert read_calibration(tmp_path, subject(model)) == found
     assert set(answers) == {first}
 
@@ -175,17 +175,17 @@ def loaded(model: TinyModel, folder: Path | None, **options: object) -> Loaded:
 def test_what_was_found_decides_the_next_load(model: TinyModel, tmp_path: Path) -> None:
     first = loaded(model, tmp_path)
     assert isinstance(first.backend, LlamaBackend)
-    assert first.backend.context.flash_attn == "off"
+    assert first.backend.context.flash_attn == "auto"
     assert first.subject is not None
     fast, slow = {4: 0.01, 32: 0.03, 128: 0.1}, {4: 0.02, 32: 0.06, 128: 0.2}
-    write_calibration(tmp_path, Calibration(first.subject, {"off": slow, "on": fast}))
+    write_calibration(tmp_path, Calibration(first.subject, {"off": fast, "on": slow}))
     second = loaded(model, tmp_path)
     assert isinstance(second.backend, LlamaBackend)
-    assert second.backend.context.flash_attn == "on"
+    assert second.backend.context.flash_attn == "off"
     assert second.subject == first.subject
-    third = loaded(model, tmp_path, flash_attn="off")
+    third = loaded(model, tmp_path, flash_attn="on")
     assert isinstance(third.backend, LlamaBackend)
-    assert third.backend.context.flash_attn == "off", "what is configured holds"
+    assert third.backend.context.flash_attn == "on", "what is configured holds"
     for one in (first, second, third):
         one.backend.close()
 
