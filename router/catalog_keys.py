@@ -213,7 +213,7 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         "itl_target_ms",
         Number(0, 60_000, is_open=True),
         "Longest gap between two tokens of an answer, in milliseconds, that the prompts of other requests may cause."
-        " Without it: five usual gaps, at least 150 and at most 500 ms.",
+        " Without it: five usual gaps, at least 200 and at most 500 ms.",
     ),
     _engine(
         "prompt_cache_bytes",
@@ -242,7 +242,8 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _engine(
         "flash_attn",
         Choice(("on", "off", "auto"), {True: "on", False: "off"}),
-        "Flash attention. `auto`: llama.cpp's choice, on a CPU `on` unless `calibrate` has found `off` clearly faster.",
+        "Flash attention. `auto`: llama.cpp's choice, on a CPU `on` unless `calibrate` has found `off` clearly faster."
+        " Try `off` where long prompts beside answers matter most: with it, small pieces deep in a prompt are slow.",
     ),
     _engine("swa_full", Flag(), "Full-size caches for sliding-window layers, so that any prefix can be reused."),
     _engine(

@@ -13,7 +13,7 @@ from worker.engine.llama_params import choose_devices, model_params
 _SILENT = lib.llama_log_callback(lambda *_: None)
 
 
-def plain_greedy(path: Path, prompt: list[int], num_tokens: int) -> list[int]:
+def plain_greedy(path: Path, prompt: list[int], num_tokens: int, *, has_flash_attn: bool = True) -> list[int]:
     """Return the greedy answer of a model that is loaded for this alone: the whole prompt, then token by token."""
     lib.llama_backend_init()
     lib.llama_log_set(_SILENT, None)
@@ -25,7 +25,8 @@ def plain_greedy(path: Path, prompt: list[int], num_tokens: int) -> list[int]:
     context_params = lib.llama_context_default_params()
     context_params.n_ctx = 256
     context_params.n_threads = context_params.n_threads_batch = 1
-    context_params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if not has_flash_attn:
+        context_params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     context = lib.llama_init_from_model(model, context_params)
     num_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     answer: list[int] = []

@@ -19,7 +19,7 @@ MIN_ROWS_BESIDE = 8
 """Prompt rows that every pass may carry, whatever it costs: prompts must come on."""
 
 GAP_FACTOR = 5.0
-MIN_GAP_S = 0.15
+MIN_GAP_S = 0.2
 MAX_GAP_S = 0.5
 """Unless configured, prefills beside may stretch the gap between two tokens to so many times the usual one,
 which a reader does not notice below the first bound and would beyond the second."""

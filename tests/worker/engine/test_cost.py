@@ -89,7 +89,7 @@ def test_the_estimate_interpolates_and_extrapolates() -> None:
     assert table.estimate(64) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(("usual_s", "gap_s"), [(None, 0.15), (0.001, 0.15), (0.05, 0.25), (1.0, 0.5)])
+@pytest.mark.parametrize(("usual_s", "gap_s"), [(None, 0.2), (0.001, 0.2), (0.05, 0.25), (1.0, 0.5)])
 def test_the_default_gap_is_a_few_usual_ones_within_bounds(usual_s: float | None, gap_s: float) -> None:
     assert default_gap_s(usual_s) == pytest.approx(gap_s)
 

@@ -78,7 +78,9 @@ def test_draft_model_that_is_always_right_saves_most_passes(start: Start, model:
     for number, prompt in enumerate(PROMPTS):
         run.submit(number, prompt)
     run.finish()
-    assert run.answers == {i: plain_greedy(model.path, prompt, 24) for i, prompt in enumerate(PROMPTS)}
+    assert run.answers == {
+        i: plain_greedy(model.path, prompt, 24, has_flash_attn=False) for i, prompt in enumerate(PROMPTS)
+    }
     counters = run.core.statistics.counters()
     assert counters.accepted_tokens >= 40
     assert counters.forwards < 20
@@ -90,7 +92,9 @@ def test_draft_model_that_is_mostly_wrong_changes_no_answer(start: Start, model:
     for number, prompt in enumerate(PROMPTS):
         run.submit(number, prompt)
     run.finish()
-    assert run.answers == {i: plain_greedy(model.path, prompt, 24) for i, prompt in enumerate(PROMPTS)}
+    assert run.answers == {
+        i: plain_greedy(model.path, prompt, 24, has_flash_attn=False) for i, prompt in enumerate(PROMPTS)
+    }
 
 
 def test_slot_that_is_used_again_starts_afresh(start: Start, model: TinyModel) -> None:
@@ -98,7 +102,9 @@ def test_slot_that_is_used_again_starts_afresh(start: Start, model: TinyModel) -
     for number, prompt in enumerate(PROMPTS):
         run.submit(number, prompt)
     run.finish()
-    assert run.answers == {i: plain_greedy(model.path, prompt, 24) for i, prompt in enumerate(PROMPTS)}
+    assert run.answers == {
+        i: plain_greedy(model.path, prompt, 24, has_flash_attn=False) for i, prompt in enumerate(PROMPTS)
+    }
     assert run.core.statistics.counters().accepted_tokens >= 40
 
 
@@ -110,7 +116,7 @@ def test_long_prompt_is_taken_in_piece_by_piece(
     prompt = [270 + i % 140 for i in range(100)]
     run.submit(0, prompt)
     run.finish()
-    assert run.answers[RequestId(0)] == plain_greedy(model.path, prompt, 24)
+    assert run.answers[RequestId(0)] == plain_greedy(model.path, prompt, 24, has_flash_attn=False)
     assert run.core.statistics.counters().accepted_tokens > 0
 
 
@@ -131,7 +137,7 @@ def test_draft_model_that_fails_is_left_alone_after_a_while(
     monkeypatch.setattr(LlamaContext, "forward", fail)
     run.submit(0, PROMPTS[0])
     run.finish()
-    assert run.answers[RequestId(0)] == plain_greedy(model.path, PROMPTS[0], 24)
+    assert run.answers[RequestId(0)] == plain_greedy(model.path, PROMPTS[0], 24, has_flash_attn=False)
     assert num_failed == MAX_FAILURES
 
 
