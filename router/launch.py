@@ -31,7 +31,7 @@ SECRETS = frozenset({"HF_TOKEN"})
 
 FIXED = {"GGML_NO_BACKTRACE": "1", "GOMP_SPINCOUNT": "10000", "PYTHONUNBUFFERED": "1"}
 """Set unless the user sets them. Backtraces would start a debugger on the dying worker; idle threads that spin
-for long starve the other workers on the same cores."""
+for long starve the other workers on the same cores, and threads that hardly spin lose some 5 % at barriers."""
 
 
 def worker_command(override: Sequence[str] | None = None) -> list[str]:

@@ -106,12 +106,12 @@ class GenerationFields(Fields):
     n_predict: Whole | None = Field(None, ge=-1, description="an integer of at least 1, or -1 for no limit")
     stop: tuple[str, ...] = ()
     seed: Whole | None = Field(None, description="an integer")
-    temperature: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    temperature: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1000000")
     top_k: Whole | None = Field(None, ge=-1, description="an integer of at least 0, or -1 for off")
     top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
     min_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
     repeat_penalty: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="a number greater than 0 (1 = off)"
+        None, gt=0, le=1000, allow_inf_nan=False, description="a number greater than 0, at most 1000 (1 = off)"
     )
     repeat_last_n: Whole | None = Field(
         None, ge=-1, description="an integer of at least 0, or -1 for the whole context"
@@ -119,12 +119,12 @@ class GenerationFields(Fields):
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
     repetition_penalty: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="a number greater than 0 (1 = off)"
+        None, gt=0, le=1000, allow_inf_nan=False, description="a number greater than 0, at most 1000 (1 = off)"
     )
     dry_multiplier: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="a number of at least 0 (0 = off)"
+        None, ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1000000 (0 = off)"
     )
-    dry_base: float | None = Field(None, ge=1, allow_inf_nan=False, description="a number of at least 1")
+    dry_base: float | None = Field(None, ge=1, le=1000, allow_inf_nan=False, description="a number from 1 to 1000")
     dry_allowed_length: Whole | None = Field(None, ge=0, le=2**31, description="an integer of at least 0")
     dry_penalty_last_n: Whole | None = Field(
         None, ge=-1, description="an integer of at least 0, or -1 for the whole context"
@@ -136,13 +136,15 @@ class GenerationFields(Fields):
     xtc_probability: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (0 = off)")
     xtc_threshold: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (over 0.5 = off)")
     dynatemp_range: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="a number of at least 0 (0 = off)"
+        None, ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1000000 (0 = off)"
     )
-    dynatemp_exponent: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    dynatemp_exponent: float | None = Field(
+        None, ge=0, le=1000, allow_inf_nan=False, description="a number from 0 to 1000"
+    )
     min_keep: Whole | None = Field(None, ge=0, le=2**31, description="an integer of at least 0")
     mirostat: Whole | None = Field(None, ge=0, le=2, description="0 (off), 1 or 2")
-    mirostat_tau: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
-    mirostat_eta: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of at least 0")
+    mirostat_tau: float | None = Field(None, ge=0, le=1000, allow_inf_nan=False, description="a number from 0 to 1000")
+    mirostat_eta: float | None = Field(None, ge=0, le=1000, allow_inf_nan=False, description="a number from 0 to 1000")
     adaptive_target: float | None = Field(
         None, le=1, allow_inf_nan=False, description="a number of at most 1 (less than 0 = off)"
     )

@@ -98,7 +98,9 @@ class Calibrator:
             if measured is None or self._engine.num_threads != subject.num_threads:
                 return None
             found = self._kept(Calibration(subject, measured.times()), flash_attn, measured)
-        self._engine.seed_costs(found.times.get("on" if flash_attn == "auto" else flash_attn, {}))
+        times = found.times.get("on" if flash_attn == "auto" else flash_attn, {})
+        with contextlib.suppress(EngineStopped):
+            await self._engine.call(partial(self._engine.seed_costs, times))
         return found
 
     def _kept(self, found: Calibration, flash_attn: str, measured: Measurements) -> Calibration:
@@ -121,7 +123,7 @@ class Calibrator:
         async with contextlib.AsyncExitStack() as stack:
             probes = {}
             for setting in settings(self._options):
-                probe = await self._do(partial(self._open_probe, setting, subject.num_threads), None)
+                probe = await self._undisturbed(partial(self._open_probe, setting, subject.num_threads), None)
                 stack.push_async_callback(self._close, probe)
                 filled_s = await self._fill(probe, subject.max_rows)
                 if filled_s is not None:
@@ -130,18 +132,18 @@ class Calibrator:
             for setting, rows in passes(self._options, subject.max_rows):
                 if setting in probes and measured.is_affordable(setting, rows):
                     probe = probes[setting]
-                    measured.note(setting, rows, await self._do(partial(probe.seconds, rows), probe.interrupt))
+                    measured.note(setting, rows, await self._undisturbed(partial(probe.seconds, rows), probe.interrupt))
             measured.cpu_share = min((probe.cpu_share for probe in probes.values()), default=1.0)
         return measured if measured.times() else None
 
     async def _fill(self, probe: Probe, max_rows: int) -> float | None:
         """Return the seconds of the passes that it took; None for a model that is too slow."""
         num_first = min(FIRST_ROWS, max_rows)
-        first_s = await self._do(partial(probe.seconds, num_first), probe.interrupt)
+        first_s = await self._undisturbed(partial(probe.seconds, num_first), probe.interrupt)
         num_filled = fill_rows(max_rows, (num_first, first_s))
         if num_filled is None:
             return None
-        return first_s + await self._do(partial(probe.fill, num_filled), probe.interrupt)
+        return first_s + await self._undisturbed(partial(probe.fill, num_filled), probe.interrupt)
 
     async def _close(self, probe: Probe) -> None:
         # On the engine thread, behind a measurement that may still run there. After the engine's end the weights are
@@ -149,7 +151,7 @@ class Calibrator:
         with contextlib.suppress(EngineStopped):
             await asyncio.shield(self._engine.call(probe.close))
 
-    async def _do(self, work: Callable[[], T], interrupt: Callable[[], None] | None) -> T:
+    async def _undisturbed(self, work: Callable[[], T], interrupt: Callable[[], None] | None) -> T:
         """Return the result of `work`, tried while nobody wants anything, again and again if somebody comes."""
         while True:
             await self._quiet()

@@ -113,6 +113,8 @@ class EngineCore:
         self._in_pass: frozenset[RequestId] = frozenset()
         """Requests with rows in the pass that runs now."""
         self._is_interrupted = False
+        self._unsampled: set[RequestId] = set()
+        """Requests whose samplers failed in this step."""
 
     @property
     def has_work(self) -> bool:
@@ -168,7 +170,7 @@ class EngineCore:
             return []
         result = self._forward(plan)
         now_s = self._clock()
-        outputs = self.scheduler.commit(plan, result, now_s)
+        outputs = self._without_unsampled(self.scheduler.commit(plan, result, now_s), now_s)
         self.statistics.parked = self.scheduler.num_parked
         self.statistics.observe_outputs(outputs, now_s)
         for output in outputs:
@@ -177,6 +179,16 @@ class EngineCore:
         if self._check_cells:
             self.check_cells()
         return outputs
+
+    def _without_unsampled(self, outputs: list[Output], now_s: float) -> list[Output]:
+        """Return the outputs with an error in place of what no sampler could make."""
+        if not self._unsampled:
+            return outputs
+        message = "no token could be sampled with these sampling parameters"
+        kept = [output for output in outputs if output.request_id not in self._unsampled]
+        kept += [self.scheduler.fail(request_id, message, now_s) for request_id in self._unsampled]
+        self._unsampled.clear()
+        return kept
 
     def _draft(self) -> dict[RequestId, TokenArray]:
         """Return what may come next in each sequence, as far as verifying it is worth its time."""
@@ -246,7 +258,14 @@ class EngineCore:
         sampler = self._samplers[chunk.request_id]
         drafts = chunk.drafts
         for num_right, row in enumerate(rows):
-            pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
+            try:
+                pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
+            except (ArithmeticError, LookupError, ValueError) as error:
+                # Numbers beyond all sense in one request: it ends, the others must not.
+                log.warning("sampling failed: %r", error)
+                self._unsampled.add(chunk.request_id)
+                yield Pick(0)
+                return
             yield pick
             if num_right < len(drafts) and pick.token != drafts[num_right]:
                 return

@@ -18,7 +18,7 @@ from worker.engine.batch import Chunk, Clear, TokenArray, Trim
 from worker.engine.errors import BadModel, ForwardError, LoadFailed
 from worker.engine.llama_context import LlamaContext
 from worker.engine.llama_model import LlamaModel
-from worker.engine.llama_params import ContextShape, default_flash_attn
+from worker.engine.llama_params import ContextShape
 from worker.engine.prefix_cache import common_prefix
 from worker.engine.request import RequestId
 from worker.engine.sequence import Sequence as TokenSequence
@@ -63,12 +63,11 @@ class LlamaDraftModel:
             _check_vocabulary(model.vocabulary, vocabulary)
             shape = ContextShape(
                 num_slots=options.slots,
-                num_cells=options.num_kv_cells,
+                num_cells=options.slots * options.context,  # nothing is shared here
                 max_rows=max(MAX_ROWS, options.slots),
                 max_outputs=options.slots,
             )
-            flash_attn = default_flash_attn(options)
-            context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=flash_attn)
+            context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=options.flash_attn)
         except LoadFailed:
             model.close()
             raise

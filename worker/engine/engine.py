@@ -23,7 +23,7 @@ from worker.contract import EngineCounters, EngineOptions, Histogram, ModelFacts
 from worker.engine.core import Backend, EngineCore
 from worker.engine.drafting import DraftModel
 from worker.engine.engine_limits import scheduler_options
-from worker.engine.errors import EngineStopped
+from worker.engine.errors import EngineStopped, ForwardAborted
 from worker.engine.lane import Lane
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
 from worker.engine.statistics import merged, total
@@ -172,7 +172,7 @@ class Engine:
             interrupt()
 
     def seed_costs(self, seconds: Mapping[int, float]) -> None:
-        """Believe in these times of passes, by rows, until passes have been measured."""
+        """Believe in these times of passes, by rows, until passes have been measured. On the engine thread."""
         for num_rows, pass_s in seconds.items():
             self._core.costs.seed(num_rows, pass_s)
 
@@ -259,7 +259,8 @@ class Engine:
             for core in self._cores:
                 self._advance(core)
             if self._errands:
-                self._run_errand(*self._errands.popleft())
+                self._run_errand(*self._errands[0])
+                self._errands.popleft()  # only now: while it runs the engine is not idle
             if not any(core.has_work for core in self._cores) and not self._inbox and not self._errands:
                 self._wake.wait()
                 self._wake.clear()
@@ -297,6 +298,8 @@ class Engine:
     ) -> None:
         self._interrupt_errand = interrupt
         try:
+            if interrupt is not None and (self._sinks or len(self._errands) > 1):
+                raise ForwardAborted  # somebody came before it could begin
             result = work()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
             settle = partial(_settle, future, None, error)
@@ -350,6 +353,9 @@ class Engine:
         sinks, self._sinks = self._sinks, {}
         for request_id, sink in sinks.items():
             sink(Output(request_id, finish=FinishReason.ERROR, error="the engine failed"))
+        while self._errands:  # those that came after the thread's last look
+            _, future, _ = self._errands.popleft()
+            _settle(future, None, EngineStopped("the engine has failed"))
         self._check_drained()
         if self._on_failure is not None:
             self._on_failure(error)

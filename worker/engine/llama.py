@@ -17,7 +17,7 @@ from worker.engine.calibration import PROMPT_ROWS
 from worker.engine.errors import BadModel, InvalidBatch, LoadFailed, NoKvCache
 from worker.engine.llama_context import LlamaContext
 from worker.engine.llama_model import LlamaModel
-from worker.engine.llama_params import ContextShape, default_flash_attn, lone_params
+from worker.engine.llama_params import ContextShape, lone_params
 from worker.engine.llama_pooling import PooledContext
 from worker.engine.llama_probe import Probe
 from worker.engine.pooling import PoolingShape
@@ -91,8 +91,7 @@ class LlamaBackend:
             raise BadModel("this model reads with an encoder and writes with a decoder; such models are not supported")
         options = model.options
         model.load_adapters()
-        flash_attn = default_flash_attn(options)
-        context = LlamaContext(model, shape_of(options), num_threads=num_threads, flash_attn=flash_attn)
+        context = LlamaContext(model, shape_of(options), num_threads=num_threads, flash_attn=options.flash_attn)
         return cls(model, context)
 
     @property

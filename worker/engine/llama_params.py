@@ -225,14 +225,6 @@ def context_params(
     return params
 
 
-def default_flash_attn(options: EngineOptions) -> str:
-    """Return on, off or auto: as configured, else llama.cpp's choice, which is `on` where the device can.
-
-    On a CPU that skips the cells of other sequences, which without it every row would pay for.
-    """
-    return options.flash_attn
-
-
 def lone_params(options: EngineOptions, choice: DeviceChoice) -> tuple[str, int | None]:
     """Return flash attention and, if it must not vary, the threads of a context whose results can be repeated.
 

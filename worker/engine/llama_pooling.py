@@ -18,7 +18,7 @@ from worker.engine.errors import BackendFailed, BadModel, InvalidBatch, OutOfMem
 from worker.engine.llama_batch import LlamaBatch
 from worker.engine.llama_log import capture_log, load_error
 from worker.engine.llama_model import LlamaModel
-from worker.engine.llama_params import ContextShape, context_params, default_flash_attn
+from worker.engine.llama_params import ContextShape, context_params
 from worker.engine.pooling import Piece, Pooling, PoolingShape, pooling_shape
 from worker.engine.request import RequestId
 
@@ -28,9 +28,6 @@ _POOLING_TYPES = {
     Pooling.LAST: lib.LLAMA_POOLING_TYPE_LAST,
     Pooling.RANK: lib.LLAMA_POOLING_TYPE_RANK,
 }
-
-LONG_ENCODER_ROWS = 2048
-"""Passes of an encoder beyond so many rows use flash attention: without it memory grows with their square."""
 
 
 class PooledContext:
@@ -50,11 +47,8 @@ class PooledContext:
             return
         lines = capture_log()
         shape, options, choice = self.shape, self._model.options, self._model.choice
-        flash_attn = default_flash_attn(options)
-        if self._model.is_encoder and options.flash_attn == "auto" and shape.max_rows > LONG_ENCODER_ROWS:
-            flash_attn = "auto"
         room = ContextShape(shape.max_documents, shape.num_cells, shape.max_rows, max_outputs=shape.max_rows)
-        params = context_params(options, choice, room, num_threads=self._num_threads, flash_attn=flash_attn)
+        params = context_params(options, choice, room, num_threads=self._num_threads, flash_attn=options.flash_attn)
         params.n_seq_max = shape.max_documents
         params.n_outputs_max = shape.max_rows  # all rows are outputs: which of them count is the pooling's affair
         params.embeddings = True

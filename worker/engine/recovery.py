@@ -26,11 +26,6 @@ class Recovery:
         self._suspects: deque[RequestId] = deque()
         self._num_full = 0
 
-    @property
-    def is_testing(self) -> bool:
-        """Whether sequences run one by one to find a culprit."""
-        return bool(self._suspects)
-
     def admit(self, running: list[Sequence]) -> list[Sequence]:
         """Return those of the running sequences that may be in the next pass: all, or one suspect."""
         while self._suspects and all(s.request_id != self._suspects[0] for s in running):

@@ -20,6 +20,7 @@ _MAX_TAIL = 20
 _LOG_OF_LARGEST = np.float32(88.7228391)
 """Of the 32-bit floats; penalties are clipped there, in 32 bits as llama.cpp does it."""
 _STRIDE = 64
+_WORK_PER_TOKEN = 8
 
 
 class Words(Protocol):
@@ -75,12 +76,16 @@ class Dry:
             limit = min(limit, allowed + self._max_exponent)
         ends = np.arange(len(window) - 1)
         found: dict[int, int] = {}
+        work = _WORK_PER_TOKEN * len(window)
         for length in range(limit + 1):  # the copies that are still as long as this, and end at `ends`
             if length:
                 ends = ends[ends >= length - 1]
                 ends = ends[window[ends - (length - 1)] == window[-length]]
             if not len(ends):
                 break
+            work -= len(ends)
+            if work < 0:  # the text repeats itself in so many places that counting all lengths is faster
+                return _repeats_of_lengths(window, allowed, limit)
             if length >= allowed:
                 found.update(dict.fromkeys(window[ends + 1].tolist(), length))
         return found
@@ -105,6 +110,30 @@ class Dry:
         if self._max_exponent:
             exponent = min(exponent, self._max_exponent)
         return float(min(self._multiplier * self._base**exponent, 3e38))
+
+
+def _repeats_of_lengths(window: TokenArray, allowed: int, limit: int) -> dict[int, int]:
+    """Return what `Dry.repeats` does, in a time that depends on the window's length alone.
+
+    Source: the Z-algorithm, on the window read backwards.
+    """
+    text = window[::-1].tolist()
+    size = len(text)
+    lengths = [0] * size
+    left = right = 0
+    found: dict[int, int] = {}
+    for place in range(1, size):
+        length = min(right - place, lengths[place - left]) if place < right else 0
+        while place + length < size and text[length] == text[place + length]:
+            length += 1
+        lengths[place] = length
+        if place + length > right:
+            left, right = place, place + length
+        length = min(length, limit)
+        following = text[place - 1]
+        if length >= allowed and length >= found.get(following, 0):
+            found[following] = length
+    return found
 
 
 def find_breakers(vocabulary: Words, texts: tuple[str, ...]) -> Breakers:

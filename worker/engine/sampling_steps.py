@@ -264,7 +264,7 @@ def _dynamic_temperature(params: SamplingParams) -> Step:
         depth = np.maximum((candidates.logits if row is None else row) - np.float32(candidates.top), -110.0)
         weights = candidates.weights()
         entropy = candidates.log_total - float((weights * depth).sum()) / float(weights.sum())
-        temperature = low + (high - low) * (max(entropy, 0.0) / math.log(candidates.size)) ** exponent
+        temperature = low + (high - low) * min(max(entropy, 0.0) / math.log(candidates.size), 1.0) ** exponent
         if float(np.float32(temperature)) <= 0.0:
             candidates.keep_best()
         else:

@@ -250,7 +250,7 @@ class Scheduler:
             case _:
                 self.slots.resync(failed.num_cached or {})
                 unlike = [chunk for chunk in plan.chunks if not self._can_repeat(chunk)]
-                return [self._fail(chunk.request_id, CANNOT_REPEAT, now_s) for chunk in unlike]
+                return [self.fail(chunk.request_id, CANNOT_REPEAT, now_s) for chunk in unlike]
 
     def _can_repeat(self, chunk: Chunk) -> bool:
         """Whether the sequence of a failed chunk can go on in passes that are cut as if nothing had failed."""
@@ -270,14 +270,14 @@ class Scheduler:
         elif len(self.slots.running) > 1:
             self._park_youngest(now_s)
         elif is_hopeless:
-            return [self._fail(plan.chunks[0].request_id, "the KV cache has no room for this request", now_s)]
+            return [self.fail(plan.chunks[0].request_id, "the KV cache has no room for this request", now_s)]
         return []
 
     def _isolate_invalid(self, plan: StepPlan, now_s: float) -> list[Output]:
         """One row of the batch is wrong: run its sequences one by one, so that only the culprit fails."""
         if len(plan.chunks) == 1:
             request_id = plan.chunks[0].request_id
-            return [self._fail(request_id, "llama.cpp refused the tokens of this request", now_s)]
+            return [self.fail(request_id, "llama.cpp refused the tokens of this request", now_s)]
         self._recovery.suspect(chunk.request_id for chunk in plan.chunks)
         return []
 
@@ -289,7 +289,8 @@ class Scheduler:
         self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore | Save)})
         self.slots.resync(num_cached)
 
-    def _fail(self, request_id: RequestId, message: str, now_s: float) -> Output:
+    def fail(self, request_id: RequestId, message: str, now_s: float) -> Output:
+        """End the sequence with an error; what it has computed is not kept."""
         sequence = self._drop(request_id, now_s, keep=False)
         return Output(
             request_id,

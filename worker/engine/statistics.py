@@ -74,6 +74,7 @@ class Statistics:
         """Count one pass over texts to embed or rank."""
         self._forwards += 1
         self._forward_seconds += seconds
+        self.step_seconds += seconds
         self._rows += num_rows
         self._prompt_computed += num_rows
         self._prefill_seconds += seconds

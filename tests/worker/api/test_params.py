@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes.engine import FakeVocabulary
 from worker.api.params import GenerationFields, read_fields
-from worker.engine.request import DEFAULT_SAMPLERS, SamplerKind, SamplingParams
+from worker.engine.request import DEFAULT_SAMPLERS, GenerationRequest, SamplerKind, SamplingParams
+from worker.engine.sampler import Sampler
 from worker.errors import RequestError, UnsupportedParameter
 
 
@@ -26,24 +28,28 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("temperature", -1, "'temperature' is -1, but it must be a number of at least 0."),
-        ("temperature", "hot", "'temperature' is \"hot\", but it must be a number of at least 0."),
-        ("temperature", True, "'temperature' is true, but it must be a number of at least 0."),
+        ("temperature", -1, "'temperature' is -1, but it must be a number from 0 to 1000000."),
+        ("temperature", "hot", "'temperature' is \"hot\", but it must be a number from 0 to 1000000."),
+        ("temperature", True, "'temperature' is true, but it must be a number from 0 to 1000000."),
         ("top_p", 1.5, "'top_p' is 1.5, but it must be a number from 0 to 1."),
         ("min_p", -0.1, "'min_p' is -0.1, but it must be a number from 0 to 1."),
         ("top_k", -2, "'top_k' is -2, but it must be an integer of at least 0, or -1 for off."),
-        ("repeat_penalty", 0, "'repeat_penalty' is 0, but it must be a number greater than 0 (1 = off)."),
+        ("repeat_penalty", 0, "'repeat_penalty' is 0, but it must be a number greater than 0, at most 1000 (1 = off)."),
         ("presence_penalty", 3, "'presence_penalty' is 3, but it must be a number from -2 to 2."),
         ("frequency_penalty", -3, "'frequency_penalty' is -3, but it must be a number from -2 to 2."),
-        ("repetition_penalty", 0, "'repetition_penalty' is 0, but it must be a number greater than 0 (1 = off)."),
+        (
+            "repetition_penalty",
+            0,
+            "'repetition_penalty' is 0, but it must be a number greater than 0, at most 1000 (1 = off).",
+        ),
         ("typical_p", 1.1, "'typical_p' is 1.1, but it must be a number from 0 to 1 (1 = off)."),
         ("typ_p", "x", "'typ_p' is \"x\", but it must be a number from 0 to 1 (1 = off)."),
         ("top_n_sigma", "x", "'top_n_sigma' is \"x\", but it must be a number (0 or less = off)."),
         ("xtc_probability", 2, "'xtc_probability' is 2, but it must be a number from 0 to 1 (0 = off)."),
         ("xtc_threshold", -1, "'xtc_threshold' is -1, but it must be a number from 0 to 1 (over 0.5 = off)."),
         ("min_keep", -1, "'min_keep' is -1, but it must be an integer of at least 0."),
-        ("dry_multiplier", -1, "'dry_multiplier' is -1, but it must be a number of at least 0 (0 = off)."),
-        ("dry_base", 0.5, "'dry_base' is 0.5, but it must be a number of at least 1."),
+        ("dry_multiplier", -1, "'dry_multiplier' is -1, but it must be a number from 0 to 1000000 (0 = off)."),
+        ("dry_base", 0.5, "'dry_base' is 0.5, but it must be a number from 1 to 1000."),
         ("dry_allowed_length", -1, "'dry_allowed_length' is -1, but it must be an integer of at least 0."),
         (
             "dry_penalty_last_n",
@@ -57,12 +63,12 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
             ["a", ""],
             "'dry_sequence_breakers' has the string \"\", but each must have 1 to 40 bytes.",
         ),
-        ("dynatemp_range", -1, "'dynatemp_range' is -1, but it must be a number of at least 0 (0 = off)."),
-        ("dynatemp_exponent", -1, "'dynatemp_exponent' is -1, but it must be a number of at least 0."),
+        ("dynatemp_range", -1, "'dynatemp_range' is -1, but it must be a number from 0 to 1000000 (0 = off)."),
+        ("dynatemp_exponent", -1, "'dynatemp_exponent' is -1, but it must be a number from 0 to 1000."),
         ("mirostat", 3, "'mirostat' is 3, but it must be 0 (off), 1 or 2."),
         ("mirostat", True, "'mirostat' is true, but it must be 0 (off), 1 or 2."),
-        ("mirostat_tau", -1, "'mirostat_tau' is -1, but it must be a number of at least 0."),
-        ("mirostat_eta", -1, "'mirostat_eta' is -1, but it must be a number of at least 0."),
+        ("mirostat_tau", -1, "'mirostat_tau' is -1, but it must be a number from 0 to 1000."),
+        ("mirostat_eta", -1, "'mirostat_eta' is -1, but it must be a number from 0 to 1000."),
         ("adaptive_target", 2, "'adaptive_target' is 2, but it must be a number of at most 1 (less than 0 = off)."),
         ("adaptive_decay", 1, "'adaptive_decay' is 1, but it must be a number from 0 to 0.99."),
         ("samplers", 5, "'samplers' must be a list of names or a string of letters, but it is 5."),
@@ -294,3 +300,27 @@ def test_breakers_are_found_in_the_vocabulary_only_where_dry_is_on() -> None:
     assert sampling(dry_multiplier=1, dry_sequence_breakers=[]).dry_breakers == {}
     own = sampling(dry_multiplier=1, dry_sequence_breakers=[":", "*", "*a"]).dry_breakers
     assert own == {colon: ((),), star: ((), (letter,))}
+
+
+def test_sampling_survives_every_field_at_its_limits() -> None:
+    """Bounds are where arithmetic still makes sense: whatever passes them can be sampled."""
+    largest = {
+        "temperature": 1e6,
+        "dynatemp_range": 1e6,
+        "dynatemp_exponent": 1000,
+        "mirostat_tau": 1000,
+        "mirostat_eta": 1000,
+        "repeat_penalty": 1000,
+        "dry_multiplier": 1e6,
+        "dry_base": 1000,
+    }
+    row = np.random.RandomState(1).normal(0, 5, 500).astype(np.float32)
+    for base in ({}, {"mirostat": 1}, {"mirostat": 2}, {"dynatemp_range": 1.0}, {"typical_p": 0.5}, {"min_keep": 3}):
+        for name, value in largest.items():
+            for rows in (row, np.zeros(500, dtype=np.float32), row * 1e-6):
+                body = {"dry_multiplier": 1.0, **base, name: value}
+                params = sampling(**body)
+                sampler = Sampler(GenerationRequest((1, 2), 20, params), 500, frozenset())
+                tokens = [1, 2, 1, 2]
+                for index in range(12):
+                    tokens.append(sampler.sample(rows.copy(), np.array(tokens, dtype=np.int32), index).token)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.fakes.backend import FakeBackend
@@ -10,6 +12,7 @@ from worker.contract import EngineOptions, SlotState
 from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import BackendFailed, ForwardAborted
 from worker.engine.request import FinishReason
+from worker.engine.sampler import Sampler
 
 
 def test_eight_different_requests_give_what_each_gives_alone() -> None:
@@ -329,3 +332,22 @@ def test_a_request_with_many_choices_lets_others_in_between() -> None:
     bench.run()
     assert list(bench.ends).index(other) < 6
     assert set(many) < set(bench.ends)
+
+
+def test_request_that_no_sampler_can_serve_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(FakeBackend())
+    good = bench.submit(prompt_of(10), 8)
+    bad = bench.submit(prompt_of(10, start=2), 8)
+    sample = Sampler.sample
+
+    def break_down(sampler: Sampler, row: Any, tokens: Any, index: int) -> Any:
+        if index == 2 and len(tokens) and tokens[0] == prompt_of(10, start=2)[0]:
+            raise OverflowError("beyond all sense")
+        return sample(sampler, row, tokens, index)
+
+    monkeypatch.setattr(Sampler, "sample", break_down)
+    bench.run()
+    assert bench.answers[good] == bench.expected(prompt_of(10))
+    assert bench.ends[bad].finish is FinishReason.ERROR
+    assert "sampling parameters" in str(bench.ends[bad].error)
+    assert bench.answers[bad] == bench.expected(prompt_of(10, start=2))[:2]

@@ -117,6 +117,25 @@ async def test_time_of_steps_holds_the_passes_but_no_errands(engine: Engine) -> 
     assert engine.snapshot().counters.step_seconds == counters.step_seconds
 
 
+async def test_engine_is_not_idle_while_an_errand_runs(engine: Engine) -> None:
+    seen = await engine.call(lambda: (engine.is_idle, engine.snapshot().has_work))
+    assert seen == (False, True)
+
+
+async def test_errand_that_may_give_way_does_not_begin_when_somebody_waits() -> None:
+    backend = Stuck()
+    engine = Engine(backend, EngineOptions(context=128))
+    engine.start()
+    request_id = engine.submit(GenerationRequest((1, 2, 3), 5), lambda _: None)
+    await asyncio.to_thread(backend.is_running.wait, 30)
+    measurement = engine.call(lambda: 1, lambda: None)
+    backend.may_end.set()
+    with pytest.raises(ForwardAborted):
+        await measurement
+    engine.abort(request_id)
+    engine.stop()
+
+
 async def test_errand_that_waits_when_the_engine_stops_is_told(engine: Engine) -> None:
     is_running, may_end = threading.Event(), threading.Event()
 

@@ -131,10 +131,10 @@ def test_encoder_is_no_backend_that_generates(tmp_path: Path) -> None:
         LlamaBackend.load(str(model.path), EngineOptions(context=64))
 
 
-def test_text_as_long_as_a_long_context_is_read(opened: Open, tmp_path: Path) -> None:
-    # Beyond 2048 rows with flash attention.
+@pytest.mark.parametrize("flash_attn", ["auto", "off"])
+def test_text_as_long_as_a_long_context_is_read(opened: Open, tmp_path: Path, flash_attn: str) -> None:
     model = write_tiny_bert(tmp_path / "long.gguf", trained_context=3000, num_layers=1)
-    passes = opened(model.path, context=8192).pooled
+    passes = opened(model.path, context=8192, flash_attn=flash_attn).pooled
     assert passes.shape.max_document == 3000
     piece = Piece(np.arange(3000, dtype=np.int32) % 70 + 5)
     (vector,) = passes.forward([piece])

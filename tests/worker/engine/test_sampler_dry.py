@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -133,3 +134,26 @@ def test_a_breaker_limits_the_length_of_a_repetition() -> None:
 def test_breakers_are_looked_up_once_for_each_vocabulary(model: Any) -> None:
     vocabulary = LlamaVocabulary(model)
     assert find_breakers(vocabulary, DEFAULT_BREAKERS) is find_breakers(vocabulary, DEFAULT_BREAKERS)
+
+
+@pytest.mark.parametrize("allowed", [0, 2, 5])
+@pytest.mark.parametrize("num_words", [1, 2, 3, 30])
+def test_repetitions_are_found_alike_whichever_way_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch, num_words: int, allowed: int
+) -> None:
+    random = np.random.RandomState(num_words)
+    dry = Dry(replace(DRY, dry_allowed_length=allowed, dry_penalty_last_n=-1))
+    for length in (allowed + 1, 20, 300):
+        window = random.randint(0, num_words, length).astype(np.int32)
+        monkeypatch.setattr("worker.engine.sampling_dry._WORK_PER_TOKEN", 10**6)
+        by_length = dry.repeats(window)
+        monkeypatch.setattr("worker.engine.sampling_dry._WORK_PER_TOKEN", 0)
+        assert dry.repeats(window) == by_length
+
+
+def test_text_that_repeats_itself_all_over_takes_no_longer_than_its_length_allows() -> None:
+    dry = Dry(replace(DRY, dry_allowed_length=2, dry_penalty_last_n=-1, dry_base=1.0))
+    window = np.full(20_000, 7, dtype=np.int32)
+    began_s = time.process_time()
+    assert dry.repeats(window) == {7: 19_999}
+    assert time.process_time() - began_s < 2.0
