@@ -197,8 +197,9 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     Key(
         "calibrate",
         Flag(),
-        "Measure once, in the first idle seconds after loading on a CPU, how long passes take there, and keep it for"
-        " later loads: chunk sizes and, where it is `auto`, flash attention follow from it.",
+        "Measure, in the first idle seconds after loading on a CPU, how long passes take there, and keep it for later"
+        " loads: chunk sizes and, where it is `auto`, flash attention follow from it. What was measured while other"
+        " programs used the processor is not kept, so that the next load measures again.",
         _SPEC["calibrate"],
     ),
     # llama.cpp's own options, by llama-server's long names

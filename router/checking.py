@@ -79,9 +79,11 @@ def _file_problem(source: str, spec: ModelSpec, store: ModelStore, *, must_be_he
         name = parse_reference(source).short()
         return f"{name} is not in the cache, and --offline forbids fetching it" if must_be_here else None
     try:
-        read_gguf_header(path)
+        header = read_gguf_header(path)
     except (GgufError, OSError) as error:
         return f"{path}: {error}"
+    if header.metadata.get("general.type") == "adapter":
+        return f"{path}: it is an adapter, not a model; name it under `loras` of the model it was made for"
     return None
 
 

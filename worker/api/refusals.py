@@ -62,6 +62,13 @@ BOTH: dict[str, IsHarmless] = {
     "preserved_tokens": _is_empty,
     "json_schema": _never,
     # llama-server: the rest
+    "speculative.n_max": _never,
+    "speculative.n_min": _never,
+    "speculative.p_min": _never,
+    "n_cmpl": _among(1),
+    "backend_sampling": _among(False),
+    "reasoning_budget_tokens": _among(-1),
+    "thinking_budget_tokens": _among(-1),
     "id_slot": _among(-1),
     "n_keep": _among(0),
     "n_discard": _among(0),
@@ -92,6 +99,11 @@ BOTH: dict[str, IsHarmless] = {
 }
 
 CHAT: Mapping[str, IsHarmless] = BOTH | {
+    "best_of": _among(1),
+    "echo": _among(False),
+    "add_special_tokens": _among(False),
+    "return_token_ids": _among(False),
+    "prompt_embeds": _never,
     "functions": _is_empty,
     "function_call": _among("none", "auto"),
     "modalities": _among(["text"]),
@@ -146,6 +158,8 @@ RERANK: Mapping[str, IsHarmless] = {
 }
 
 HINTS: Mapping[str, str] = {
+    "speculative.n_max": "Set `draft_max` of this model in models.yaml instead.",
+    "n_cmpl": "Use 'n' instead.",
     "chat_template": "Set `chat_template` of this model in models.yaml instead.",
     "n_probs": "Use 'logprobs' instead.",
     "stop_token_ids": "Use 'stop' instead.",
