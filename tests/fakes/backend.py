@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.contract import ModelFacts
-from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
+from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim, Wipe
 from worker.engine.errors import BackendFailed, ForwardAborted, InvalidBatch, KvCacheFull
 from worker.engine.request import AdapterSet
 
@@ -107,6 +107,9 @@ class FakeBackend:
         """Codes that the next passes fail with, 0 = this one succeeds."""
         self.poisoned_token: int | None = None
         """A pass that holds this token is refused as invalid."""
+        self.foul_token: int | None = None
+        """A sequence with this token computes what is not finite, and so does every other until the cells are wiped."""
+        self.has_foul_cells = False
         self.num_threads = 0
         self.lones: list[FakeBackend] = []
         self.lone_error: Exception | None = None
@@ -151,6 +154,10 @@ class FakeBackend:
                 self.num_restored += 1
             case Forget(blob_id):
                 del self.blobs[blob_id]
+            case Wipe():
+                for owner in list(self._rows):
+                    self._disown(owner, 0)
+                self.has_foul_cells = False
         return True
 
     def use_adapters(self, adapters: AdapterSet) -> None:
@@ -220,6 +227,7 @@ class FakeBackend:
         cell = self._next_cell
         self._next_cell += 1
         self._cell_tokens[cell] = token
+        self.has_foul_cells |= token == self.foul_token
         self._cell_owners[cell] = {seq_id}
         self._rows.setdefault(seq_id, []).append(cell)
 
@@ -232,6 +240,8 @@ class FakeBackend:
         self._rows[seq_id] = rows[:num_tokens]
 
     def _logits(self, seq_id: int) -> npt.NDArray[np.float32]:
+        if self.has_foul_cells:
+            return np.full(self.vocabulary.num_vocab, np.nan, dtype=np.float32)
         row = np.zeros(self.vocabulary.num_vocab, dtype=np.float32)
         row[next_token(self.tokens_of(seq_id), self.vocabulary.num_vocab)] = 10.0
         return row

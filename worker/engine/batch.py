@@ -67,7 +67,12 @@ class Forget:
     blob_id: int
 
 
-KvOp = Clear | Share | Trim | Save | Restore | Forget
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """No sequence owns any cell, and all cells are zero: numbers that are not finite would leak out of free ones."""
+
+
+KvOp = Clear | Share | Trim | Save | Restore | Forget | Wipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +142,11 @@ class ForwardFailed:
     num_cached: Mapping[int, int] | None = None
 
 
-StepResult = Sampled | ForwardFailed
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The pass succeeded, but what it computed for these requests are no numbers."""
+
+    request_ids: tuple[RequestId, ...]
+
+
+StepResult = Sampled | ForwardFailed | NotFinite

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
 import numpy.typing as npt
 from numpy import float32
 
 from worker.contract import ModelFacts
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, Sampled, StepPlan, StepResult, TokenArray
+from worker.engine.batch import Chunk, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting, DraftModel
@@ -226,6 +227,10 @@ class EngineCore:
         if not is_change:  # else the time holds more than the pass
             self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
+        broken = self._not_finite(plan, logits)
+        if broken:
+            self._note_failure(f"the numbers of {len(broken)} requests are not finite; the KV cache is cleared")
+            return NotFinite(broken)
         return Sampled(tuple(self._picks(plan, logits)))
 
     def _really_cached(self, plan: StepPlan) -> dict[int, int]:
@@ -234,6 +239,14 @@ class EngineCore:
     def _note_failure(self, what: str) -> None:
         self.statistics.failed_steps += 1
         log.warning("%s", what)
+
+    def _not_finite(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[RequestId, ...]:
+        """Return the requests whose logits cannot be used."""
+        owners = [chunk.request_id for chunk in plan.chunks for _ in range(chunk.num_outputs)]
+        sums = logits.sum(axis=1)
+        if np.isfinite(sums).all():
+            return ()
+        return tuple(dict.fromkeys(owner for owner, total in zip(owners, sums, strict=True) if not np.isfinite(total)))
 
     def _picks(self, plan: StepPlan, logits: npt.NDArray[float32]) -> Iterator[tuple[Pick, ...]]:
         """Yield what each chunk with outputs brings."""

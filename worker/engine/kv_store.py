@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from worker.engine.batch import Clear, Forget, KvOp, Restore, Save, Share, TokenArray, Trim
+from worker.engine.batch import Clear, Forget, KvOp, Restore, Save, Share, TokenArray, Trim, Wipe
 from worker.engine.kv_ledger import KvLedger
 from worker.engine.prefix_cache import Holder, Match, PrefixCache, common_prefix
 
@@ -205,6 +205,14 @@ class KvStore:
         if self.ledger.length(seq_id) > num_tokens:
             self.ledger.trim(seq_id, num_tokens)
             self._ops.append(Trim(seq_id, num_tokens))
+
+    def wipe(self) -> None:
+        """Forget every sequence, finished prefixes and blobs included, and make all cells as new."""
+        for holder in list(self.cache):
+            self.drop(holder)
+        for seq_id in self.ledger.owners():
+            self.ledger.trim(seq_id, 0)
+        self._ops.append(Wipe())
 
     def resync(self, seq_id: int, num_cached: int) -> int:
         """Make books and cache agree after a failure; return how many tokens both have now.

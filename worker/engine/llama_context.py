@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as lib
 
-from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim
+from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim, Wipe
 from worker.engine.errors import (
     BackendFailed,
     BadModel,
@@ -81,14 +81,15 @@ class LlamaContext:
                 _check_seq(src)
                 _check_seq(dst)
                 lib.llama_memory_seq_cp(self._memory, src, dst, 0, num_tokens)
-                return True
             case Save(seq_id, blob_id):
                 return self._save(seq_id, blob_id)
             case Restore(blob_id, seq_id, num_tokens):
                 return self._restore(blob_id, seq_id, num_tokens)
             case Forget(blob_id):
                 self._blobs.pop(blob_id, None)
-                return True
+            case Wipe():
+                lib.llama_memory_clear(self._memory, True)
+        return True
 
     def _clear(self, seq_id: int) -> bool:
         _check_seq(seq_id)

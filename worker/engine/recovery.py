@@ -34,11 +34,11 @@ class Recovery:
             return running
         return [s for s in running if s.request_id == self._suspects[0]]
 
-    def succeeded(self) -> None:
-        """A pass went through."""
+    def succeeded(self, *, has_outputs: bool) -> None:
+        """A pass went through; a suspect is cleared as soon as something has been sampled of it."""
         self.max_rows = self._all_rows
         self._num_full = 0
-        if self._suspects:
+        if self._suspects and has_outputs:
             self._suspects.popleft()
 
     def was_full(self) -> bool:
@@ -57,6 +57,10 @@ class Recovery:
     def suspect(self, request_ids: Iterable[RequestId]) -> None:
         """One of these has made a pass invalid: they will run one by one."""
         self._suspects = deque(request_ids)
+
+    def is_tested(self, request_id: RequestId) -> bool:
+        """Whether the request runs alone because it is under suspicion."""
+        return bool(self._suspects) and self._suspects[0] == request_id
 
     def forget(self, request_id: RequestId) -> None:
         """The request has ended."""

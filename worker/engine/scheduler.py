@@ -17,7 +17,18 @@ import numpy as np
 from worker.contract import SlotReport, SlotState
 from worker.engine.adapters import AdapterTurns
 from worker.engine.admission import admission_order, has_leader, prefill_order
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, Restore, Sampled, Save, StepPlan, StepResult, TokenArray
+from worker.engine.batch import (
+    Chunk,
+    ForwardFailed,
+    KvOp,
+    NotFinite,
+    Restore,
+    Sampled,
+    Save,
+    StepPlan,
+    StepResult,
+    TokenArray,
+)
 from worker.engine.budget import SchedulerOptions, prefill_rows
 from worker.engine.cost import CostTable
 from worker.engine.recovery import Recovery
@@ -189,9 +200,11 @@ class Scheduler:
                 return self._commit_sampled(plan, picks, now_s)
             case ForwardFailed():
                 return self._commit_failed(plan, result, now_s)
+            case NotFinite(request_ids):
+                return self._commit_not_finite(plan, request_ids, now_s)
 
     def _commit_sampled(self, plan: StepPlan, picks: tuple[tuple[Pick, ...], ...], now_s: float) -> list[Output]:
-        self._recovery.succeeded()
+        self._recovery.succeeded(has_outputs=plan.num_outputs > 0)
         remaining = iter(picks)
         outputs: list[Output] = []
         for chunk in plan.chunks:
@@ -280,6 +293,23 @@ class Scheduler:
             return [self.fail(request_id, "llama.cpp refused the tokens of this request", now_s)]
         self._recovery.suspect(chunk.request_id for chunk in plan.chunks)
         return []
+
+    def _commit_not_finite(self, plan: StepPlan, request_ids: tuple[RequestId, ...], now_s: float) -> list[Output]:
+        """Numbers that are not finite spread from cell to cell: start afresh, and find out alone whose they are.
+
+        Who shows them first may be a victim, so that everybody who runs is tested.
+        """
+        for chunk in plan.chunks:  # the cells are there, and go with all others
+            self.kv.ledger.append(chunk.seq_id, len(chunk.tokens))
+        ended = []
+        if self._recovery.is_tested(request_ids[0]):
+            message = "the model computed numbers that are not finite for this request"
+            ended.append(self.fail(request_ids[0], message, now_s))
+        else:
+            others = [s.request_id for s in self.slots.running if s.request_id not in request_ids]
+            self._recovery.suspect([*request_ids, *others])
+        self.slots.wipe()
+        return ended
 
     def operations_failed(self, failed: Sequence_[KvOp], num_cached: Mapping[int, int]) -> None:
         """Give up a plan whose operations could not all be performed; its chunks must not be run.

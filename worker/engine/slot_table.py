@@ -159,6 +159,12 @@ class SlotTable:
             if slot.sequence is not None and slot.id in num_cached:
                 slot.sequence.num_computed = self.kv.resync(slot.id, num_cached[slot.id])
 
+    def wipe(self) -> None:
+        """Nothing is in the cache any more: running sequences start again, with the tokens they have."""
+        self.kv.wipe()
+        for sequence in self.running:
+            sequence.num_computed = 0
+
     def check_integrity(self) -> None:
         """Assert that the cells of a running slot are its computed tokens, and those of an idle one a holder's."""
         self.kv.check_integrity()

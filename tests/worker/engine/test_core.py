@@ -351,3 +351,33 @@ def test_request_that_no_sampler_can_serve_ends_alone(monkeypatch: pytest.Monkey
     assert bench.ends[bad].finish is FinishReason.ERROR
     assert "sampling parameters" in str(bench.ends[bad].error)
     assert bench.answers[bad] == bench.expected(prompt_of(10, start=2))[:2]
+
+
+@pytest.mark.parametrize("rows", [4, 32])
+def test_numbers_that_are_not_finite_end_their_own_request_and_no_other(rows: int) -> None:
+    backend = FakeBackend(context=64, num_vocab=100_000)
+    backend.foul_token = 99_999
+    bench = Bench(backend, max_rows=rows, rows_alone=rows, rows_beside=max(1, rows // 2))
+    good = [bench.submit(prompt_of(12, start=start), 16) for start in (1, 2)]
+    for _ in range(6):
+        bench.step()
+    bad = bench.submit([*prompt_of(8, start=3), 99_999, *prompt_of(10, start=4)], 16)
+    late = bench.submit(prompt_of(12), 8)
+    bench.run()
+    for request_id, start, max_tokens in (*zip(good, (1, 2), (16, 16), strict=True), (late, 1, 8)):
+        assert bench.answers[request_id] == bench.expected(prompt_of(12, start=start), max_tokens)
+    assert bench.ends[bad].finish is FinishReason.ERROR
+    assert "not finite" in str(bench.ends[bad].error)
+    assert not bench.answers[bad]
+
+
+def test_numbers_that_are_not_finite_do_not_outlive_the_client_that_brought_them() -> None:
+    backend = FakeBackend()
+    backend.foul_token = 63
+    bench = Bench(backend, max_rows=4, rows_alone=4, rows_beside=2)
+    bad = bench.submit([63, *prompt_of(40, start=4)], 16)
+    bench.step()
+    bench.core.abort(bad)
+    good = bench.submit(prompt_of(12), 8)
+    bench.run()
+    assert bench.answers[good] == bench.expected(prompt_of(12))
