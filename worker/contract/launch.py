@@ -49,7 +49,7 @@ class EngineOptions:
     prompt_cache_bytes: int | None = None
     """Host memory for finished prefixes that had to leave the KV cache; None = a sixteenth of the machine's, at
     most 4 GiB; 0 = none."""
-    draft_max: int = 16
+    draft_max: int = 32
     """Tokens of an answer that are drafted ahead in one step at most; 0 = none."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
