@@ -28,6 +28,7 @@ from worker.engine.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
+LOOKED_AT = 1024
 MAX_FAILURES = 3
 """So many failed passes in a row mean that the backend is broken."""
 
@@ -241,9 +242,12 @@ class EngineCore:
         log.warning("%s", what)
 
     def _not_finite(self, plan: StepPlan, logits: npt.NDArray[float32]) -> tuple[RequestId, ...]:
-        """Return the requests whose logits cannot be used."""
+        """Return the requests whose logits cannot be used.
+
+        A part of each row tells: a hidden state that is not finite makes all logits so.
+        """
         owners = [chunk.request_id for chunk in plan.chunks for _ in range(chunk.num_outputs)]
-        sums = logits.sum(axis=1)
+        sums = logits[:, :LOOKED_AT].sum(axis=1)
         if np.isfinite(sums).all():
             return ()
         return tuple(dict.fromkeys(owner for owner, total in zip(owners, sums, strict=True) if not np.isfinite(total)))
