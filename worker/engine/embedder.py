@@ -135,7 +135,8 @@ class Embedder:
             places = self._line.take(self._max_rows())
             owners = {place.request: self._requests[place.request] for place in places}
             try:
-                rows = await self._run([owners[place.request].documents[place.index] for place in places])
+                documents = [owners[place.request].documents[place.index] for place in places]
+                rows = await self._run(documents, owners[places[0].request])
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the results
                 self._note_failure(error)
                 for request_id, owner in owners.items():
@@ -144,6 +145,8 @@ class Embedder:
                         owner.done.set_exception(error)
                 continue
             self._num_failures = 0
+            if rows is None:  # whoever asked has left in the middle of a long text
+                continue
             for place, row in zip(places, rows, strict=True):
                 owner = owners[place.request]
                 owner.results[place.index] = row
@@ -156,21 +159,23 @@ class Embedder:
             if self._num_failures == MAX_FAILURES and self._on_failure is not None:
                 self._on_failure(error)
 
-    async def _run(self, documents: Sequence[Tokens]) -> Vector:
-        """Return the pooled rows of texts that share a pass; a single long one takes several."""
+    async def _run(self, documents: Sequence[Tokens], owner: _Request) -> Vector | None:
+        """Return the pooled rows of texts that share a pass; a single long one, of `owner`, takes several."""
         if len(documents) == 1 and self.shape.is_divisible:
-            return await self._run_alone(documents[0])
+            return await self._run_alone(documents[0], owner)
         return await self._engine.call(partial(self._forward, [Piece(document) for document in documents]))
 
-    async def _run_alone(self, document: Tokens) -> Vector:
+    async def _run_alone(self, document: Tokens, owner: _Request) -> Vector | None:
+        """Return the row of a text that is computed piece by piece; None once nobody waits for it."""
         start = 0
-        while True:
+        while not owner.done.done():
             piece = Piece(document[start : start + self._max_rows()], start)
             start += len(piece.tokens)
             is_last = start == len(document)
             rows = await self._engine.call(partial(self._forward, [piece], is_last=is_last))
             if is_last:
                 return rows
+        return None
 
     def _forward(self, pieces: Sequence[Piece], *, is_last: bool = True) -> Vector:
         """Run one pass and note what it took. On the engine's thread."""

@@ -249,3 +249,20 @@ async def test_pace_is_learnt_from_passes() -> None:
     passes.passes.clear()
     await embedder.embed(texts(*[2] * 64))
     assert sum(passes.passes[0]) == 128
+
+
+async def test_long_text_goes_no_further_once_its_client_has_left() -> None:
+    errands, passes = FakeErrands(by_hand=True), FakePasses(replace(SHAPE, is_divisible=True, max_rows=32))
+    embedder = Embedder(errands, passes)
+    leaving = asyncio.create_task(embedder.embed([[9] * 100]))
+    await settle()
+    staying = asyncio.create_task(embedder.embed(texts(5, first=7)))
+    await settle()
+    leaving.cancel()
+    while errands.waiting:
+        errands.run_one()
+        await settle()
+    assert passes.passes == [[32], [5]]
+    assert int((await staying)[0][0]) == 7
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
