@@ -84,12 +84,51 @@ class LoraSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Hooks:
+    """Commands of a model that run at turns of its life, each as a list of words; () = none."""
+
+    before_load: tuple[str, ...] = ()
+    """The worker starts when it has succeeded."""
+    after_load: tuple[str, ...] = ()
+    after_unload: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+    """After which a command is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Another server that answers a model's requests."""
+
+    url: str
+    """Up to and without the path of a route: `https://HOST/v1`."""
+    model: str
+    """The name that the other server knows it by."""
+    key_env: str | None = None
+    """Environment variable of the router that holds the API key."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One entry of `devices:`: bounds of a device that is there, or a device declared outright. Sizes in bytes."""
+
+    id: str
+    budget_bytes: int | None = None
+    headroom_bytes: int | None = None
+    """None = the default of its kind."""
+    prefer: int = 0
+    memory_bytes: int | None = None
+    """Set: the device is declared with so much memory, whether or not it is found."""
+    kind: str = "gpu"
+    """Of a declared device: `gpu` or `cpu`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model with every option resolved. Times in seconds."""
 
     name: str
     source: str
-    """The `model:` reference as written."""
+    """The `model:` reference as written; "" for a model of another server."""
     base_dir: Path
     """Folder that relative paths are relative to."""
     aliases: Mapping[str, AliasSpec] = field(default_factory=dict)
@@ -127,6 +166,21 @@ class ModelSpec:
     """Environment variables of the worker."""
     description: str = ""
     tags: tuple[str, ...] = ()
+    replicas: int = 1
+    """Workers that it may have at the same time."""
+    home: bool = False
+    """Loaded again when everything else has been unloaded."""
+    max_wait_s: float = 30.0
+    """How long its requests wait for a busy model before that one must drain."""
+    hang_timeout_s: float = 60.0
+    """A worker that gives no sign of life for so long is killed; 0 = never."""
+    devices: tuple[str, ...] = ()
+    """Ids of the devices that it must run on; empty = any."""
+    is_partial_allowed: bool = False
+    """`gpu_layers: auto`: as many layers are offloaded as fit."""
+    hooks: Hooks = field(default_factory=Hooks)
+    remote: Remote | None = None
+    """The server that answers instead of a worker."""
     calibrate: bool = True
     """Whether a worker on a CPU measures, in its first idle seconds, what passes cost."""
     problem: str | None = None
@@ -148,6 +202,8 @@ class ModelSpec:
             dict(self.env),
             [(lora.name, lora.source, lora.scale) for lora in self.loras],
             self.draft_source,
+            self.devices,
+            self.is_partial_allowed,
         )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -164,6 +220,12 @@ class ModelSpec:
             queue_timeout_s=self.queue_timeout_s,
             unavailable=self.problem,
             fingerprint=self.fingerprint(),
+            replicas=self.replicas,
+            home=self.home,
+            max_wait_s=self.max_wait_s,
+            devices=self.devices,
+            gpu_layers=self.engine.get("gpu_layers", -1),
+            is_partial_allowed=self.is_partial_allowed,
         )
 
 
@@ -188,6 +250,8 @@ class KeySpec:
     env: str | None = None
     file: Path | None = None
     sha256: str | None = None
+    priority: int = 0
+    """Of its requests, before their own; may be above 0."""
     scopes: frozenset[str] = frozenset({"inference"})
 
 
@@ -219,6 +283,9 @@ class Catalog:
     keys: tuple[KeySpec, ...] = ()
     default_model: str | None = None
     path: Path | None = None
+    devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
+    spares: int = 0
+    """Processes that are kept ready to become workers."""
     _by_name: Mapping[str, Resolution] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -270,8 +337,8 @@ class Catalog:
         return FleetLimits(max_loaded=self.limits.max_loaded, max_wait_s=self.limits.max_wait_s)
 
     def policies(self) -> dict[str, ModelPolicy]:
-        """Return each model's policy by name."""
-        return {name: spec.policy() for name, spec in self.models.items()}
+        """Return each model's policy by name; models of other servers are not the fleet's."""
+        return {name: spec.policy() for name, spec in self.models.items() if spec.remote is None}
 
 
 def _listing(names: Sequence[str], most: int = 8) -> str:

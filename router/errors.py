@@ -16,7 +16,8 @@
     ├── RequestTimeout         503  request_timeout
     ├── WorkerDied             503  worker_died
     ├── WorkerRefused          (what the worker said)
-    └── ShuttingDown           503  shutting_down
+    ├── ShuttingDown           503  shutting_down
+    └── ModelTooLarge          507  model_too_large
 
 Owns status, code and retry advice; must not know a dialect's JSON (`dialects.py` does).
 """
@@ -128,6 +129,13 @@ class ModelUnavailable(RouterError):
 
     http_status = 503
     code = "model_unavailable"
+
+
+class ModelTooLarge(RouterError):
+    """No device of this machine could ever hold the model; the message has the numbers."""
+
+    http_status = 507
+    code = "model_too_large"
 
 
 class QueueTimeout(RouterError):

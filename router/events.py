@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from router.device import Device, Footprint, Placement
+
 LeaseId = NewType("LeaseId", int)
 
 
@@ -44,6 +46,18 @@ class ModelPolicy:
     """Why it cannot be started at all (a missing file, say); None = it can."""
     fingerprint: str = ""
     """Changes when a running worker no longer matches the configuration."""
+    replicas: int = 1
+    """Workers that it may have at the same time."""
+    home: bool = False
+    """Loaded again when everything else has been unloaded, and never unloaded for idleness."""
+    max_wait_s: float | None = None
+    """How long its requests wait for a busy model before that one must drain; None = `FleetLimits.max_wait_s`."""
+    devices: tuple[str, ...] = ()
+    """Ids of the devices that it must run on, all of them; empty = any."""
+    gpu_layers: int = -1
+    """Layers to offload; -1 = all, 0 = none."""
+    is_partial_allowed: bool = False
+    """Whether fewer layers than `gpu_layers` may be offloaded when the GPUs are too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,12 @@ class ExitReason(StrEnum):
     SPAWN_FAILED = "spawn_failed"
     """The operating system refused to start the process."""
     LOAD_TIMEOUT = "load_timeout"
+    HUNG = "hung"
+    """It had work, or should have reported, and gave no sign of life."""
+    NO_ROOM = "no_room"
+    """It turned out to need more memory than is free: no failure, it is placed again."""
+    HOOK_FAILED = "hook_failed"
+    """Its `before_load` command did not succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +118,8 @@ class LeaseRequested:
     model: str
     priority: int = 0
     key_id: str | None = None
+    prefixes: tuple[int, ...] = ()
+    """Hashes of the conversation's beginnings, the shortest first: a replica that served one of them is preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +149,27 @@ class WorkerReady:
 
     worker: WorkerId
     max_leases: int
+    slots: int = 0
+    """Requests that it really serves at the same time; 0 = as many as `max_leases`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSized:
+    """Its model's needs are known, right before the process starts (again after the load, measured).
+
+    If there is no room for them, it is stopped (before it is ready) and placed again.
+    """
+
+    worker: WorkerId
+    footprint: Footprint
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHung:
+    """It gives no sign of life although it should; it is killed, and what it served ends with the reason."""
+
+    worker: WorkerId
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +203,30 @@ class CatalogChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSized:
+    """What a worker of `model` needs, as far as it is known."""
+
+    model: str
+    footprint: Footprint
+    load_s: float | None = None
+    """How long its loads take, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesChanged:
+    """From now on these are the devices; none at all = memory is not looked at."""
+
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesMeasured:
+    """How much of each device is used by others than the workers, in bytes by device id."""
+
+    used_by_others: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownRequested:
     """Refuse who waits and stop every worker; those with leases get `drain_s` to finish first."""
 
@@ -177,10 +244,15 @@ Event = (
     | WorkerStarted
     | WorkerProgressed
     | WorkerReady
+    | WorkerSized
+    | WorkerHung
     | WorkerExited
     | LoadRequested
     | UnloadRequested
     | CatalogChanged
+    | ModelSized
+    | DevicesChanged
+    | DevicesMeasured
     | ShutdownRequested
     | Tick
 )
@@ -193,6 +265,7 @@ class SpawnWorker:
     """Fetch the model's file if need be and start the process."""
 
     worker: WorkerId
+    placement: Placement = Placement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +290,8 @@ class RefusalKind(StrEnum):
 
     UNKNOWN_MODEL = "unknown_model"
     UNAVAILABLE = "unavailable"
+    TOO_LARGE = "too_large"
+    """It can never fit, whatever else is unloaded."""
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     SHUTTING_DOWN = "shutting_down"

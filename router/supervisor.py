@@ -22,7 +22,15 @@ from typing import assert_never
 import aiohttp
 
 from router.catalog import Catalog, ModelSpec
-from router.errors import ModelNotFound, ModelUnavailable, QueueTimeout, RouterError, ShuttingDown, TooManyRequests
+from router.errors import (
+    ModelNotFound,
+    ModelTooLarge,
+    ModelUnavailable,
+    QueueTimeout,
+    RouterError,
+    ShuttingDown,
+    TooManyRequests,
+)
 from router.events import (
     Action,
     CatalogChanged,
@@ -388,6 +396,8 @@ def _refusal(action: RefuseLease) -> RouterError:
             return ModelNotFound(action.detail, param="model")
         case RefusalKind.UNAVAILABLE:
             return ModelUnavailable(action.detail, retry_after_s=action.retry_after_s)
+        case RefusalKind.TOO_LARGE:
+            return ModelTooLarge(action.detail)
         case RefusalKind.QUEUE_FULL:
             return TooManyRequests(action.detail, retry_after_s=action.retry_after_s)
         case RefusalKind.QUEUE_TIMEOUT:

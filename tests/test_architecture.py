@@ -22,7 +22,7 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        router catalog errors events file_names references router.fetch router.fetch.protocol settings yaml_lines
+        router catalog device errors events file_names references router.fetch router.fetch.protocol settings yaml_lines
     """,
     1: """
         account catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema
