@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
-.PHONY: serve test test-all check lint format bench clean help
+.PHONY: serve test test-all check lint format bench mutate clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ format: $(VENV)/.dev ## rewrite the files as lint wants them
 
 bench: $(VENV)/.bench ## figures on this machine, up to 40 minutes; leave the machine idle
 	$(BIN)/python -m bench
+
+mutate: $(VENV)/.test ## try deliberate faults of the fleet, each of which a test must notice; ONLY=part-of-a-name
+	$(BIN)/python -m tests.mutations.run
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -15,20 +15,23 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 import psutil
 
 from bench.figures import Contestant, Entry, Kind
+from bench.fleet_servers import fleet_running
 from bench.machine import describe_machine, peer_version
 from bench.models import SMOLLM2, fetch_model
 from bench.plan import Progress, dropped, forecast, in_turn, next_row, no_longer_needed
 from bench.plots import draw
 from bench.raw import OUT, Raw, read_screening, write_screening
-from bench.rows import ROWS, Row, chosen_rows
+from bench.row import Row
+from bench.rows import ROWS, chosen_rows
 from bench.screening import GUESS_S, screen
-from bench.servers import Load, Programs, find_programs, library_folder, running
+from bench.servers import Load, Programs, Running, find_programs, library_folder, running
 from bench.table import markdown, summary
 
 CACHED_SCREENING = OUT / "screening.json"
@@ -57,7 +60,10 @@ async def main() -> int:
         if library_folder(programs.llama_server) is None:
             peer += ", with a libllama of its own"
             say(f"warning: {programs.llama_server} has its libllama linked in, so that more than the servers differ")
-    models = {name: await fetch_model(name) for name in dict.fromkeys([SMOLLM2, *(row.model for row in rows)])}
+    models = {
+        name: await fetch_model(name)
+        for name in dict.fromkeys([SMOLLM2, *(name for row in rows for name in row.models)])
+    }
     run = Run(programs, models, rows, pairs, 60 * budget_min, peer)
     await run.screen()
     await run.measure()
@@ -131,12 +137,11 @@ class Run:
     async def _turn(self, row: Row, turn: int) -> None:
         """Measure the row once on everybody who takes part."""
         say(f"{self._clock()} {row.key}, turn {turn + 1}")
-        load = Load(self._models[row.model], row.slots, row.context, row.kv_tokens)
         own = [entry for entry in self.raw.entries if entry.row == row.key]
         for contestant in in_turn(self._contestants(row, own), turn):
             begun_s = time.monotonic()
             try:
-                async with running(contestant, load, self._programs) as server:
+                async with self._server(contestant, row) as server:
                     figures = await row.scenario(server)
             except (RuntimeError, OSError, aiohttp.ClientError, psutil.Error) as error:
                 self._note(f"{row.key}, {contestant.name}, turn {turn + 1}: {error}")
@@ -144,6 +149,12 @@ class Run:
             self.raw.entries += [Entry(row.key, contestant.name, turn, figure) for figure in figures]
             shown = ", ".join(f"{figure.name} {figure.value:.2f} {figure.unit}" for figure in figures)
             say(f"    {contestant.name:22} {time.monotonic() - begun_s:5.1f} s   {shown}")
+
+    def _server(self, contestant: Contestant, row: Row) -> AbstractAsyncContextManager[Running]:
+        if row.fleet is not None:
+            return fleet_running(contestant, row.fleet, self._models, self._programs)
+        load = Load(self._models[row.model], row.slots, row.context, row.kv_tokens)
+        return running(contestant, load, self._programs)
 
     def _contestants(self, row: Row, entries: Sequence[Entry]) -> list[Contestant]:
         chosen = self.raw.screening.chosen if self.raw.screening is not None else {}

@@ -5,49 +5,17 @@ Every bound is said as our figure divided by another one's. "At least 2.5 times 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from bench import scenarios as of
-from bench.figures import DEFAULT, ITSELF, OURS, PLAIN, PYTHON, Contestant, Kind, Target
+from bench.figures import ITSELF, PLAIN, PYTHON, Contestant, Kind, Target
+from bench.fleet_rows import FLEET_ROWS
 from bench.models import GEMMA3, QWEN, SMOLLM2
-from bench.scenarios import Scenario
-from bench.tunings import COPY, LONG, PREFIX, STEADY, tuned
+from bench.row import UNLIMITED, Row
+from bench.tunings import COPY, LONG, PREFIX
 
-UNLIMITED = 1000
 MAX_TURNS = {SMOLLM2: UNLIMITED, GEMMA3: 3, QWEN: 3}
 """The other models show that the first is no exception; fewer and shorter runs do for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One scenario on one model."""
-
-    key: str
-    name: str
-    scenario: Scenario
-    slots: int
-    guess_s: float
-    """Seconds of one run, before any was measured."""
-    model: str = SMOLLM2
-    context: int = 2048
-    kv_tokens: int | None = None
-    family: str | None = STEADY
-    """Of tunings; None: llama-server does not take part."""
-    extras: tuple[Contestant, ...] = ()
-    targets: tuple[Target, ...] = ()
-    is_joint: bool = False
-    """Whether all figures are compared with one llama-server, whose product of figures is the smallest."""
-    max_turns: int = UNLIMITED
-
-    def contestants(self, chosen: Mapping[str, str]) -> list[Contestant]:
-        """Return who takes part; `chosen` has the best options by family."""
-        found = [OURS]
-        if self.family is not None:
-            found.append(DEFAULT)
-            if self.family in chosen:
-                found.append(tuned(chosen[self.family]))
-        return [*found, *self.extras]
 
 
 UNIFIED = Contestant("unified", Kind.PEER, ("-kvu",))
@@ -201,6 +169,7 @@ ROWS: Sequence[Row] = (
         family=None,
         targets=(Target(of.OUTSIDE, 5.0, ITSELF, aim=2.0),),
     ),
+    *FLEET_ROWS,
 )
 
 

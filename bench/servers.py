@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -57,6 +57,11 @@ class Running:
     pid: int
     kind: Kind
     model_path: Path
+    port: int = 0
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Of servers that hold several models, by the models' names."""
+    catalogue: Path | None = None
+    """Their models.yaml, for ours."""
 
     def pss_bytes(self) -> int:
         """Return the proportional memory of the process and its children."""
@@ -127,7 +132,7 @@ def library_folder(peer: Path) -> Path | None:
 async def running(contestant: Contestant, load: Load, programs: Programs) -> AsyncIterator[Running]:
     """The contestant serves the model, loaded and warm. Raises: RuntimeError when it does not start."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         match contestant.kind:
             case Kind.OURS:
                 command = _corral(folder, port, load, contestant.keys)
@@ -140,8 +145,8 @@ async def running(contestant: Contestant, load: Load, programs: Programs) -> Asy
                 assert programs.python_server is not None
                 command = _python_server(programs.python_server, folder, port, load, programs.num_threads)
                 health = "/healthz"
-        async with _started(command, _environment(programs), folder) as process:
-            await _answers(process, f"http://127.0.0.1:{port}{health}", folder)
+        async with started(command, environment(programs), folder) as process:
+            await answers(process, f"http://127.0.0.1:{port}{health}", folder)
             client = Client(f"http://127.0.0.1:{port}", "m")
             try:
                 warm = await client.complete("Hello", 8)
@@ -152,7 +157,7 @@ async def running(contestant: Contestant, load: Load, programs: Programs) -> Asy
                 await client.close()
 
 
-def _environment(programs: Programs) -> dict[str, str]:
+def environment(programs: Programs) -> dict[str, str]:
     environment = dict(os.environ)
     if programs.llama_server is not None and (folder := library_folder(programs.llama_server)) is not None:
         environment["LLAMA_CPP_LIB_PATH"] = str(folder)
@@ -194,7 +199,7 @@ def _python_server(example: Path, folder: Path, port: int, load: Load, num_threa
 
 
 @contextlib.asynccontextmanager
-async def _started(
+async def started(
     command: list[str], environment: dict[str, str], folder: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     with (folder / "log").open("wb") as log:
@@ -211,7 +216,7 @@ async def _started(
                 await process.wait()
 
 
-async def _answers(process: asyncio.subprocess.Process, url: str, folder: Path) -> None:
+async def answers(process: asyncio.subprocess.Process, url: str, folder: Path) -> None:
     async with aiohttp.ClientSession() as session:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -227,7 +232,7 @@ async def _answers(process: asyncio.subprocess.Process, url: str, folder: Path) 
     raise RuntimeError(f"the server ended with code {process.returncode} before it answered: {' / '.join(last)}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.figures import BEST, DEFAULT, ITSELF, OURS, Entry, Figure, Target
-from bench.rows import Row
+from bench.row import Row
 
 HEADINGS = (
     "scenario",

@@ -1,17 +1,20 @@
-"""The routes that change what is loaded: `POST /models/load` and `/models/unload`.
+"""The routes that change what is loaded and what is served.
 
-Each only tells the supervisor what is wanted and answers at once; what follows outlives the client that asked.
+`POST /models/load` and `/models/unload` only tell the supervisor what is wanted and answer at once;
+`POST /admin/reload` answers with its verdict. What follows outlives the client that asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiohttp import web
 
 from router.auth import Scope
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
+from router.catalog_problems import CatalogError
 from router.errors import BadRequest
 from router.json_reply import json_response
 from router.listing import state_of
@@ -31,7 +34,21 @@ async def post_unload(request: web.Request) -> web.StreamResponse:
     return await _order(request, lambda services, spec: services.supervisor.unload(spec.name))
 
 
+async def post_reload(request: web.Request) -> web.StreamResponse:
+    """Read the configuration again; answer with what has changed, or 422 with all that is wrong if nothing has."""
+    services = request.app[SERVICES]
+    if request.can_read_body and (unknown := sorted(await _fields(request, services))):
+        raise BadRequest(f"`{unknown[0]}` is not an option here; send no body", param=unknown[0])
+    reloader = services.reloader
+    try:
+        diff = await reloader.reload("POST /admin/reload")
+    except CatalogError as error:
+        return _broken(error)
+    return json_response({"success": True, "models": len(services.supervisor.catalog.models)} | diff.to_json())
+
+
 ROUTES = (
+    Route("POST", "/admin/reload", post_reload, scopes=(Scope.ADMIN,)),
     Route("POST", "/models/load", post_load, scopes=(Scope.ADMIN,)),
     Route("POST", "/models/unload", post_unload, scopes=(Scope.ADMIN,)),
 )
@@ -40,17 +57,36 @@ ROUTES = (
 async def _order(request: web.Request, give: Callable[[Services, ModelSpec], None]) -> web.StreamResponse:
     services = request.app[SERVICES]
     spec = await _named_model(request, services)
+    if spec.remote is not None:
+        raise BadRequest(
+            f"`{spec.name}` is answered by another server (`url`): nothing is loaded or unloaded here", param="model"
+        )
     give(services, spec)
     supervisor = services.supervisor
     state = state_of(supervisor, spec, supervisor.snapshot().models.get(spec.name))
     return json_response({"success": True, "model": spec.name, "state": state})
 
 
-async def _named_model(request: web.Request, services: Services) -> ModelSpec:
-    """Return the model that the body names. Raises: BadRequest, ModelNotFound."""
+def _broken(error: CatalogError) -> web.Response:
+    """Return every problem, and all of them once more as the message that clients show."""
+    problems = [
+        {"where": one.where, "message": one.message, "line": one.line, "column": one.column} for one in error.problems
+    ]
+    message = f"nothing has changed: {error.summary}"
+    shown = {"message": message, "type": "invalid_request_error", "param": None, "code": error.code}
+    return json_response({"success": False, "error": shown, "errors": problems}, status=422)
+
+
+async def _fields(request: web.Request, services: Services) -> Mapping[str, Any]:
+    """Return what the body says. Raises: BadRequest."""
     check_media_type(request)
     with services.body_memory.share() as share:
-        fields = (await parse_body(await read_body(request, _MAX_BODY_BYTES, share))).fields
+        return (await parse_body(await read_body(request, _MAX_BODY_BYTES, share))).fields
+
+
+async def _named_model(request: web.Request, services: Services) -> ModelSpec:
+    """Return the model that the body names. Raises: BadRequest, ModelNotFound."""
+    fields = await _fields(request, services)
     if unknown := sorted(fields.keys() - {"model"}):
         raise BadRequest(f'`{unknown[0]}` is not an option here; the body is {{"model": NAME}}', param=unknown[0])
     name = fields.get("model")

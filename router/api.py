@@ -5,22 +5,36 @@ Owns reading a request far enough to hand it to `Relay`. Must not judge fields t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
 from router.auth import Grant, Scope
-from router.body import BodyShare, OwnedKeys, check_media_type, dump_body, owned_keys, parse_body, read_body
+from router.body import (
+    SCAN_INLINE_BYTES,
+    BodyShare,
+    OwnedKeys,
+    check_media_type,
+    dump_body,
+    owned_keys,
+    parse_body,
+    read_body,
+)
 from router.catalog import Resolution
 from router.errors import Forbidden
 from router.json_reply import json_response
 from router.listing import find_model, list_models, list_statuses
+from router.prefixes import prefix_hashes
 from router.relay import Call, Relay
+from router.remote import RemoteRelay
+from router.remotes import remote_fields, remote_headers
 from router.routes import Route
 from router.services import SERVICES, Exchange, Services, current_exchange
 from worker.contract import Header
@@ -32,6 +46,17 @@ async def run_model(request: web.Request) -> web.StreamResponse:
     check_media_type(request)
     with services.body_memory.share() as share:
         call = await _read_call(request, services, exchange, share)
+        if call.spec.remote is not None:
+            return await RemoteRelay(
+                call,
+                call.spec.remote,
+                exchange.reply,
+                account=exchange.account,
+                remotes=services.remotes,
+                metrics=services.metrics,
+                settings=services.settings,
+                body_share=share,
+            ).run()
         relay = Relay(
             call,
             exchange.reply,
@@ -89,20 +114,38 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     account.model = spec.name
     account.alias = resolution.alias.name if resolution.alias is not None else None
     exchange.reply.headers |= _client_headers(resolution)
+    fields = body.fields
     if not resolution.rules.is_empty:
-        fields = resolution.rules.apply(body.fields)
-        raw, keys = await dump_body(fields), replace(owned_keys(fields), model=keys.model)
+        fields = resolution.rules.apply(fields)
+        keys = replace(owned_keys(fields), model=keys.model)
     _check_priority(keys.priority, exchange.grant)
+    keys = replace(keys, priority=keys.priority + exchange.grant.priority)
     account.is_stream = keys.stream
+    if spec.remote is not None:
+        fields = remote_fields(fields, spec.remote)
+        headers = remote_headers(request.headers, account.request_id, is_stream=keys.stream)
+    else:
+        headers = _worker_headers(exchange, keys, resolution)
     return Call(
         path=account.route,
-        body=raw,
-        headers=_worker_headers(exchange, keys, resolution),
+        body=raw if fields is body.fields else await dump_body(fields),
+        headers=headers,
         spec=spec,
         is_stream=keys.stream,
         priority=keys.priority,
         key_id=exchange.grant.key_id,
+        prefixes=await _prefixes(fields, len(raw), keys, resolution) if spec.replicas > 1 else (),
     )
+
+
+async def _prefixes(
+    fields: Mapping[str, Any], num_bytes: int, keys: OwnedKeys, resolution: Resolution
+) -> tuple[int, ...]:
+    """Return what tells which worker knows the conversation already."""
+    salt = json.dumps([keys.cache_salt, dict(resolution.lora)], sort_keys=True)
+    if num_bytes > SCAN_INLINE_BYTES:
+        return await asyncio.to_thread(prefix_hashes, fields, salt)
+    return prefix_hashes(fields, salt)
 
 
 def _check_priority(priority: int, grant: Grant) -> None:
@@ -122,7 +165,7 @@ def _client_headers(resolution: Resolution) -> dict[str, str]:
     return headers
 
 
-def _worker_headers(exchange: Exchange, keys: OwnedKeys, resolution: Resolution) -> Mapping[str, str]:
+def _worker_headers(exchange: Exchange, keys: OwnedKeys, resolution: Resolution) -> dict[str, str]:
     """Return all headers that the worker gets: nothing of the client's passes."""
     headers = {
         "Content-Type": "application/json",

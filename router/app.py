@@ -7,6 +7,7 @@ anything: `serve.py` does.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.metadata
 import logging
 import secrets
@@ -14,12 +15,14 @@ from collections.abc import Mapping
 
 from aiohttp import hdrs, web
 
-from router import admin, api, later, ops
+from router import admin, admin_logs, api, events_stream, later, ops
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
 from router.dialects import Dialect
 from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
+from router.events_stream import EVENT_HUB, EventHub
 from router.lifecycle import WorkerState
+from router.live_streams import LIVE_STREAMS, LiveStreams
 from router.reply import ClientGone, Reply
 from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing
 from router.services import SERVICES, Exchange, Services, current_exchange, find_exchange, open_exchange
@@ -45,7 +48,11 @@ def make_app(services: Services) -> web.Application:
             added = app.router.add_route(method, route.path, route.handler, expect_handler=_continue)
             routes[added] = route
     app[_ROUTES] = routes
+    app[LIVE_STREAMS] = LiveStreams()
+    app[EVENT_HUB] = EventHub()
     app.on_response_prepare.append(_stamp)
+    app.on_shutdown.append(app[LIVE_STREAMS].end_all)
+    app.on_cleanup.append(_close_remotes)
     return app
 
 
@@ -56,7 +63,8 @@ def version() -> str:
 
 def _all_routes() -> tuple[Route, ...]:
     start = Route("GET", "/", _get_start, scopes=(), is_shown=False)
-    return (*api.ROUTES, *ops.ROUTES, *admin.ROUTES, *later.ROUTES, start)
+    own = (*api.ROUTES, *ops.ROUTES, *events_stream.ROUTES, *admin.ROUTES, *admin_logs.ROUTES)
+    return (*own, *later.ROUTES, start)
 
 
 async def _get_start(request: web.Request) -> web.StreamResponse:
@@ -70,6 +78,10 @@ async def _continue(request: web.Request) -> None:
     """Tell a client that waits with a long body to send it; an unknown expectation is the client's own affair."""
     if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def _close_remotes(app: web.Application) -> None:
+    await app[SERVICES].remotes.close()
 
 
 async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
@@ -105,12 +117,21 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     except ClientGone:
         account.note_client_gone()
-        raise ConnectionResetError("the client is gone") from None  # aiohttp ends the connection quietly
+        return _unheard(request)
     else:
         account.status = response.status
         return response
     finally:
-        _close_account(services, account, is_counted=route is None or route.is_counted, now_s=clock())
+        is_counted = route is None or route.is_counted
+        # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
+        asyncio.get_running_loop().call_soon(functools.partial(_close_account, services, account, is_counted, clock()))
+
+
+def _unheard(request: web.Request) -> web.Response:
+    """Return a response that nobody gets. An error instead would go to the log as one of ours, with a traceback."""
+    if request.protocol is not None:
+        request.protocol.force_close()
+    return web.Response(status=499)
 
 
 @web.middleware
@@ -194,7 +215,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> RouterError:
     return refusal
 
 
-def _close_account(services: Services, account: Account, *, is_counted: bool, now_s: float) -> None:
+def _close_account(services: Services, account: Account, is_counted: bool, now_s: float) -> None:
     fields = account.log_fields(now_s)
     if not is_counted:
         _requests_log.debug("request", extra=fields)

@@ -42,6 +42,8 @@ class Grant:
     key_id: str | None
     """None when the server has no keys at all."""
     scopes: frozenset[Scope]
+    priority: int = 0
+    """Added to that of each of its requests."""
 
     def require(self, *scopes: Scope) -> None:
         """Return if one of `scopes` is granted. Raises: Forbidden, naming what is missing."""
@@ -61,16 +63,27 @@ class _Entry:
 
 
 class KeyRing:
-    """The keys of one server. Empty = no key is asked for."""
+    """The keys of one server. Empty = no key is asked for.
 
-    def __init__(self, entries: Iterable[tuple[str, bytes, frozenset[Scope]]] = ()) -> None:
-        """Take (id, SHA-256 digest of the key, scopes) of every key."""
-        self._entries = tuple(_Entry(digest, Grant(id_, scopes)) for id_, digest, scopes in entries)
+    Handlers hold the ring, so that a new configuration changes the keys inside it.
+    """
+
+    def __init__(self, entries: Iterable[tuple[bytes, Grant]] = ()) -> None:
+        """Take the SHA-256 digest of every key, and what the key may do."""
+        self._entries = tuple(_Entry(digest, grant) for digest, grant in entries)
 
     @property
     def is_empty(self) -> bool:
         """True when anybody who reaches the server may do everything."""
         return not self._entries
+
+    def adopt(self, other: KeyRing) -> None:
+        """From now on the keys are those of `other`, for the next request as for all later ones."""
+        self._entries = other._entries
+
+    def is_same_as(self, other: KeyRing) -> bool:
+        """Return whether both hold the same keys with the same rights."""
+        return self._entries == other._entries
 
     def check(self, headers: Mapping[str, str]) -> Grant:
         """Return what the sender of `headers` may do.
@@ -97,23 +110,33 @@ def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Ma
 
     Raises: KeyProblem when one is missing or unreadable: the server must not start more open than was meant.
     """
-    entries: list[tuple[str, bytes, frozenset[Scope]]] = []
+    entries: list[tuple[bytes, Grant]] = []
     for scope, prefix, secrets in (
         (Scope.INFERENCE, "env", settings.api_keys),
         (Scope.METRICS, "metrics", settings.metrics_keys),
         (Scope.ADMIN, "admin", settings.admin_keys),
     ):
         for number, secret in enumerate(secrets, 1):
-            entries.append((f"{prefix}-{number}", _digest(_plain(secret)), frozenset({scope})))
+            entries.append((_digest(_plain(secret)), Grant(f"{prefix}-{number}", frozenset({scope}))))
     if settings.api_key_file is not None:
         lines = list(_keys_in(settings.api_key_file, "--api-key-file or CORRAL_API_KEY_FILE"))
         entries += [
-            (f"file-{number}", _digest(key), frozenset({Scope.INFERENCE})) for number, key in enumerate(lines, 1)
+            (_digest(key), Grant(f"file-{number}", frozenset({Scope.INFERENCE}))) for number, key in enumerate(lines, 1)
         ]
     for spec in keys:
         scopes = frozenset(Scope(scope) for scope in spec.scopes)
-        entries += [(spec.id, digest, scopes) for digest in _spec_digests(spec, environ)]
+        grant = Grant(spec.id, scopes, spec.priority)
+        entries += [(digest, grant) for digest in _spec_digests(spec, environ)]
     return KeyRing(entries)
+
+
+def key_problem(spec: KeySpec, environ: Mapping[str, str]) -> str | None:
+    """Return why a key of `models.yaml` cannot be read; None = it can."""
+    try:
+        _spec_digests(spec, environ)
+    except KeyProblem as problem:
+        return str(problem).removeprefix(f"keys.{spec.id}: ")
+    return None
 
 
 def _spec_digests(spec: KeySpec, environ: Mapping[str, str]) -> list[bytes]:

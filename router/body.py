@@ -31,7 +31,8 @@ class BodyMemory:
     """Counts the bytes of all request bodies that are held at the same time."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """May be set anew; what is held already stays."""
         self.num_bytes = 0
 
     @contextmanager
@@ -44,10 +45,10 @@ class BodyMemory:
             share.give_back()
 
     def _take(self, num_bytes: int) -> None:
-        if self.num_bytes + num_bytes > self._max_bytes:
+        if self.num_bytes + num_bytes > self.max_bytes:
             raise TooManyRequests(
                 f"the server holds {self.num_bytes} bytes of other requests' bodies and may hold "
-                f"{self._max_bytes} in all (CORRAL_MAX_BODY_MEMORY_BYTES); try again when some are answered",
+                f"{self.max_bytes} in all (CORRAL_MAX_BODY_MEMORY_BYTES); try again when some are answered",
                 code="too_many_bytes",
                 retry_after_s=2.0,
             )

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from router.errors import BadRequest, ModelNotFound, RouterError
+from router.errors import BadRequest, ModelNotFound
 from router.events import FleetLimits, ModelPolicy
+from router.name_patterns import WILDCARD, NamePatterns
 from worker.contract import EngineOptions
 
 SCOPES = ("inference", "metrics", "admin")
@@ -25,6 +26,9 @@ SCOPES = ("inference", "metrics", "admin")
 
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
+
+CPU_DEVICE = "CPU"
+"""The id of the device that is no GPU."""
 
 MAX_LORA_SCALE = 100
 """Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
@@ -65,6 +69,7 @@ class AliasSpec:
     """Another name of a model, with request rules of its own."""
 
     name: str
+    """With a `*` in it: any name of that form."""
     request: RequestRules = field(default_factory=RequestRules)
     listed: bool = True
     """Shown by `GET /v1/models`."""
@@ -120,6 +125,9 @@ class DeviceSpec:
     """Set: the device is declared with so much memory, whether or not it is found."""
     kind: str = "gpu"
     """Of a declared device: `gpu` or `cpu`."""
+
+
+_ENGINE_DEFAULTS = {option.name: option.default for option in dataclasses.fields(EngineOptions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +193,17 @@ class ModelSpec:
     """Whether a worker on a CPU measures, in its first idle seconds, what passes cost."""
     problem: str | None = None
     """Why the model is unavailable (a missing template file, say); None = nothing is known to be wrong."""
+    _fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def fingerprint(self) -> str:
         """Return a hash of everything that a running worker cannot change without a restart."""
-        engine = {option.name: option.default for option in dataclasses.fields(EngineOptions)} | dict(self.engine)
+        if self._fingerprint is None:
+            object.__setattr__(self, "_fingerprint", self._hash())
+            assert self._fingerprint is not None
+        return self._fingerprint
+
+    def _hash(self) -> str:
+        engine = _ENGINE_DEFAULTS | dict(self.engine)
         parts = (
             self.source,
             str(self.base_dir),
@@ -286,16 +301,20 @@ class Catalog:
     devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
     spares: int = 0
     """Processes that are kept ready to become workers."""
+    _policies: Mapping[str, ModelPolicy] | None = field(default=None, init=False, repr=False, compare=False)
     _by_name: Mapping[str, Resolution] = field(init=False, repr=False, compare=False)
+    _by_pattern: NamePatterns[tuple[ModelSpec, AliasSpec]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index every name once, because each request looks one up."""
         by_name: dict[str, Resolution] = {}
         for spec in self.models.values():
             by_name[spec.name] = Resolution(spec)
-            for alias in spec.aliases.values():
-                by_name[alias.name] = Resolution(spec, alias)
-        object.__setattr__(self, "_by_name", by_name)
+            by_name |= {alias.name: Resolution(spec, alias) for alias in spec.aliases.values()}
+        patterns = [(name, found) for name, found in by_name.items() if WILDCARD in name]
+        by_pattern = NamePatterns((name, (found.spec, found.alias)) for name, found in patterns if found.alias)
+        object.__setattr__(self, "_by_name", {name: found for name, found in by_name.items() if WILDCARD not in name})
+        object.__setattr__(self, "_by_pattern", by_pattern)
 
     def resolve(self, name: str | None) -> Resolution:
         """Return the model that `name` or an alias stands for; without a name the default or the only model.
@@ -311,14 +330,21 @@ class Catalog:
                 "`model` is missing: name one of " + _listing(list(self.models)) + "; GET /v1/models lists them all",
                 param="model",
             )
-        if (resolution := self._by_name.get(name)) is not None:
-            return resolution
+        if (found := self._by_name.get(name) or self._pattern_for(name)) is not None:
+            return found
         nearest = self.nearest_names(name)
         advice = f"did you mean {_listing(nearest)}?" if nearest else f"there is {_listing(self.listed_names())}."
         shown = name if len(name) <= 80 else name[:80] + "…"
         raise ModelNotFound(
             f"there is no model named {shown!r}; {advice} GET /v1/models lists them all.", param="model"
         )
+
+    def _pattern_for(self, name: str) -> Resolution | None:
+        """Return what the pattern stands for that `name` fits best, with `name` as the alias's; None = it fits none."""
+        if len(name) > MAX_NAME_LENGTH or not name.isprintable() or (best := self._by_pattern.find(name)) is None:
+            return None
+        spec, alias = best
+        return Resolution(spec, dataclasses.replace(alias, name=name))
 
     def listed_names(self) -> list[str]:
         """Return every name that clients may be shown: models, and aliases that are not hidden."""
@@ -336,9 +362,13 @@ class Catalog:
         """Return the part of the limits that the fleet decides on."""
         return FleetLimits(max_loaded=self.limits.max_loaded, max_wait_s=self.limits.max_wait_s)
 
-    def policies(self) -> dict[str, ModelPolicy]:
+    def policies(self) -> Mapping[str, ModelPolicy]:
         """Return each model's policy by name; models of other servers are not the fleet's."""
-        return {name: spec.policy() for name, spec in self.models.items() if spec.remote is None}
+        if self._policies is None:
+            local = {name: spec.policy() for name, spec in self.models.items() if spec.remote is None}
+            object.__setattr__(self, "_policies", local)
+            assert self._policies is not None
+        return self._policies
 
 
 def _listing(names: Sequence[str], most: int = 8) -> str:
@@ -347,39 +377,3 @@ def _listing(names: Sequence[str], most: int = 8) -> str:
     if len(names) > most:
         return ", ".join(quoted) + f" and {len(names) - most} more"
     return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted or ["none"])
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is wrong with a catalogue, and where."""
-
-    where: str
-    """Path of keys such as `models.smollm2.slots`; "" = the file as a whole."""
-    message: str
-    line: int | None = None
-    """From 1; None when it is about a file and no place in it."""
-    column: int | None = None
-
-    def describe(self, path: Path | None = None) -> str:
-        """Return one line such as `models.yaml:3:5: models.smollm2.slots: …`, as compilers write it."""
-        place = "" if path is None else str(path)
-        if self.line is not None:
-            place += f":{self.line}:{self.column or 1}" if place else f"line {self.line}, column {self.column or 1}"
-        return ": ".join(part for part in (place, self.where, self.message) if part)
-
-
-class CatalogError(RouterError):
-    """The catalogue cannot be used; carries every problem, at least one, not only the first."""
-
-    code = "invalid_catalog"
-
-    def __init__(self, problems: Sequence[Problem], path: Path | None = None) -> None:
-        self.problems = tuple(problems)
-        self.path = path
-        super().__init__("\n".join(problem.describe(path) for problem in problems))
-
-    @property
-    def summary(self) -> str:
-        """One line for a log: the first problem, and how many more there are."""
-        first = self.problems[0].describe(self.path)
-        return first if len(self.problems) == 1 else f"{first} (and {len(self.problems) - 1} more)"

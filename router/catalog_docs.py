@@ -16,21 +16,23 @@ from typing import Any, assert_never
 
 from router.catalog_keys import (
     ALIAS_KEYS,
-    API_KEY_KEYS,
-    LIMIT_KEYS,
+    HOOK_KEYS,
     LORA_KEYS,
     MODEL_KEYS,
     RULE_KEYS,
-    TOP_KEYS,
     Key,
 )
 from router.catalog_kinds import (
+    Address,
     Aliases,
     Choice,
+    Command,
+    Devices,
     Digest,
     Environment,
     FilePath,
     Flag,
+    HookCommands,
     Json,
     Kind,
     LoraChoice,
@@ -38,17 +40,23 @@ from router.catalog_kinds import (
     Number,
     Proportions,
     Rules,
+    Size,
     Text,
     Texts,
     Variable,
     Whole,
 )
+from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, TOP_KEYS
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "what": ("model", "aliases", "loras", "description", "tags"),
     "size": ("context", "slots", "kv_tokens", "max_tokens"),
-    "life": ("preload", "pin", "idle_unload_s", "load_timeout_s", "calibrate", "replicas"),
-    "waiting": ("priority", "max_queue", "queue_timeout_s", "request_timeout_s"),
+    "remote": ("url", "url_model", "url_key_env"),
+    "life": (
+        *("preload", "pin", "home", "idle_unload_s", "load_timeout_s", "hang_timeout_s", "replicas", "hooks"),
+        "calibrate",
+    ),
+    "waiting": ("priority", "max_queue", "queue_timeout_s", "max_wait_s", "request_timeout_s"),
     "requests": ("request", "chat_template", "chat_template_kwargs", "env"),
     "devices": (
         *("gpu_layers", "device", "split_mode", "main_gpu", "tensor_split"),
@@ -72,6 +80,8 @@ def tables() -> dict[str, str]:
         "aliases": ALIAS_KEYS.values(),
         "loras": LORA_KEYS.values(),
         "rules": RULE_KEYS.values(),
+        "hooks": HOOK_KEYS.values(),
+        "bounds": DEVICE_KEYS.values(),
         "limits": LIMIT_KEYS.values(),
         "api_keys": API_KEY_KEYS.values(),
     }
@@ -136,6 +146,16 @@ def _values(kind: Kind) -> str:  # noqa: PLR0911, PLR0912 - one case for each ki
         case Texts():
             words = ", ".join(f"`{word}`" for word in kind.allowed)
             return f"list of {words}" if words else "list of texts"
+        case Size():
+            return "bytes, or a size such as `8GiB`"
+        case Devices():
+            return "id of a device, or list of ids"
+        case Command():
+            return "list of words, or text"
+        case HookCommands():
+            return "map from turn to command"
+        case Address():
+            return "address"
         case Proportions():
             return "list of numbers"
         case Json():

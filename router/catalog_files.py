@@ -7,12 +7,15 @@ Must not understand YAML (`catalog_parser.py` does) nor open a model file.
 from __future__ import annotations
 
 import dataclasses
+import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from router.catalog import MAX_NAME_LENGTH, Catalog, CatalogError, ModelSpec, Problem
+from router.catalog import MAX_NAME_LENGTH, Catalog, ModelSpec, Remote
 from router.catalog_parser import CatalogReading, read_catalog
+from router.catalog_problems import CatalogError, Problem
 from router.catalog_scalars import Found
 from router.fetch.protocol import SourceError
 from router.file_names import all_parts, is_model_name, parse_split_name
@@ -25,23 +28,47 @@ MAX_CATALOG_BYTES = 8 * 2**20
 MAX_TEMPLATE_BYTES = 2**20
 
 
-def load_catalog(path: Path, locate: Locate | None = None) -> Catalog:
+def load_catalog(path: Path, locate: Locate | None = None, environ: Mapping[str, str] = os.environ) -> Catalog:
     """Return the catalogue that `path` is: a `.yaml` or `.yml` file, a `.gguf` file or a folder of them.
 
-    A model whose chat template, or with `locate` whose model file, is missing carries that as its `problem`.
+    A model whose chat template or key for another server, or with `locate` whose model file, is missing carries that
+    as its `problem`.
     Raises: CatalogError with all problems of the text.
     """
     reading = _read(path.absolute())
     if reading.problems:
         raise CatalogError(reading.problems, path)
-    return _complete(reading, locate)[0]
+    return _complete(reading, locate, environ)[0]
 
 
-def check(path: Path, locate: Locate | None = None) -> list[Problem]:
-    """Return everything that is wrong with what `path` is, in the order of the text; [] = it can be served as it is."""
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Everything that a look at a catalogue tells."""
+
+    catalog: Catalog
+    """As much of it as can be understood."""
+    problems: tuple[Problem, ...]
+    """In the order of the text; () = it can be served as it is."""
+    is_sound: bool
+    """Nothing is wrong with the text itself."""
+    reading: CatalogReading
+
+
+def examine(path: Path, locate: Locate | None = None, environ: Mapping[str, str] = os.environ) -> Examined:
+    """Return what `path` says, and everything that is wrong with it. Never raises."""
     reading = _read(path.absolute())
-    problems = [*reading.problems, *_complete(reading, locate)[1]]
-    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+    catalog, problems = _complete(reading, locate, environ)
+    return Examined(catalog, in_order([*reading.problems, *problems]), not reading.problems, reading)
+
+
+def check(path: Path, locate: Locate | None = None, environ: Mapping[str, str] = os.environ) -> list[Problem]:
+    """Return everything that is wrong with what `path` is, in the order of the text; [] = it can be served as it is."""
+    return list(examine(path, locate, environ).problems)
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems in the order of the text, those about the file as a whole first."""
+    return tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
 def _read(path: Path) -> CatalogReading:
@@ -86,12 +113,15 @@ def _read_text(path: Path, max_bytes: int) -> tuple[str, Problem | None]:
 # --- what the catalogue names -----------------------------------------------------------------------------
 
 
-def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, list[Problem]]:
+def _complete(
+    reading: CatalogReading, locate: Locate | None, environ: Mapping[str, str]
+) -> tuple[Catalog, list[Problem]]:
     """Return the catalogue with template files read and problems set, and those problems with their places."""
     templates: dict[Path, tuple[str, str | None]] = {}
     models: dict[str, ModelSpec] = {}
     problems: list[Problem] = []
     for name, spec in reading.catalog.models.items():
+        places = reading.options.get(name, {})
         reasons = [] if spec.problem is None else [Problem(f"models.{name}", spec.problem)]
         text = spec.chat_template
         if spec.chat_template_file is not None:
@@ -99,23 +129,33 @@ def _complete(reading: CatalogReading, locate: Locate | None) -> tuple[Catalog, 
                 templates[spec.chat_template_file] = _read_template(spec.chat_template_file)
             text, reason = templates[spec.chat_template_file]
             if reason is not None:
-                reasons.append(_at(reading.templates.get(name), f"models.{name}.chat_template", reason))
-        if spec.problem is None and locate is not None:
+                reasons.append(_at(places.get("chat_template"), f"models.{name}.chat_template", reason))
+        if spec.remote is not None:
+            reasons += _key_problems(name, spec.remote, places.get("url_key_env"), environ)
+        elif spec.problem is None and locate is not None:
             try:
                 locate(parse_reference(spec.source), spec.base_dir)
             except (SourceError, OSError) as error:
-                reasons.append(_at(reading.sources.get(name), f"models.{name}.model", str(error)))
-            reasons += _draft_problems(name, spec, reading.draft_models.get(name), locate)
-            reasons += _lora_problems(name, spec, reading.loras.get(name, ()), locate)
-        models[name] = dataclasses.replace(
-            spec, chat_template=text or None, problem="; ".join(reason.message for reason in reasons) or None
-        )
+                reasons.append(_at(places.get("model"), f"models.{name}.model", str(error)))
+            reasons += _draft_problems(name, spec, places.get("draft_model"), locate)
+            reasons += _lora_problems(name, spec, places.get("loras"), locate)
+        if reasons or text != spec.chat_template:
+            problem = "; ".join(reason.message for reason in reasons) or None
+            spec = dataclasses.replace(spec, chat_template=text or None, problem=problem)  # noqa: PLW2901
+        models[name] = spec
         problems += [reason for reason in reasons if reason not in problems]
     keys = tuple(
         key if key.file is None else dataclasses.replace(key, file=key.file.expanduser())
         for key in reading.catalog.keys
     )
     return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+
+
+def _key_problems(name: str, remote: Remote, place: Found | None, environ: Mapping[str, str]) -> list[Problem]:
+    if remote.key_env is None or environ.get(remote.key_env, "").strip():
+        return []
+    message = f"the environment variable {remote.key_env} is not set; it must hold the API key for {remote.url}"
+    return [_at(place, f"models.{name}.url_key_env", message)]
 
 
 def _draft_problems(name: str, spec: ModelSpec, place: Found | None, locate: Locate) -> list[Problem]:
@@ -128,9 +168,9 @@ def _draft_problems(name: str, spec: ModelSpec, place: Found | None, locate: Loc
     return []
 
 
-def _lora_problems(name: str, spec: ModelSpec, places: Sequence[Found], locate: Locate) -> list[Problem]:
+def _lora_problems(name: str, spec: ModelSpec, found: Found | None, locate: Locate) -> list[Problem]:
     problems = []
-    found_by_name = {found.value.name: found for found in places}
+    found_by_name = {one.value.name: one for one in (found.value if found is not None else ())}
     for lora in spec.loras:
         try:
             locate(parse_reference(lora.source), spec.base_dir)

@@ -1,7 +1,8 @@
 """The table of `models.yaml`: every key, what it may hold, what it means, and what holds without it.
 
-The one source of truth for the parser, the editor's JSON Schema and the documentation. Must not read a catalogue:
-`catalog_kinds.py` has the kinds of values, `catalog_refusals.py` answers for keys that are not here.
+The one source of truth for the parser, the editor's JSON Schema and the documentation: what a model may have stands
+here, the rest of the file in `catalog_sections.py`. Must not read a catalogue: `catalog_kinds.py` has the kinds of
+values, `catalog_refusals.py` answers for keys that are not here.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.catalog import MAX_LORA_SCALE, SCOPES, Limits, LoraSpec, ModelSpec
+from router.catalog import MAX_LORA_SCALE, MAX_NAME_LENGTH, Hooks, LoraSpec, ModelSpec
 from router.catalog_kinds import (
+    Address,
     Aliases,
     Choice,
-    Digest,
+    Command,
+    Devices,
     Environment,
-    FilePath,
     Flag,
+    HookCommands,
     Json,
     Kind,
     LoraChoice,
@@ -26,6 +29,7 @@ from router.catalog_kinds import (
     Number,
     Proportions,
     Rules,
+    Size,
     Text,
     Texts,
     Variable,
@@ -36,7 +40,8 @@ from worker.contract import EngineOptions
 VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]*$"
 DIGEST_PATTERN = "^[0-9a-fA-F]{64}$"
 SECONDS = "a number of seconds, for example 300"
-_MAX_SECONDS = 365 * 86_400
+MAX_SECONDS = 365 * 86_400
+MAX_BYTES = 2**50
 _MAX_TOKENS = 2**31 - 1
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
@@ -67,7 +72,8 @@ class Key:
         return self.default is None and not self.is_reference
 
 
-def _table(*keys: Key) -> dict[str, Key]:
+def table(*keys: Key) -> dict[str, Key]:
+    """Return the keys by name."""
     return {key.name: key for key in keys}
 
 
@@ -76,6 +82,7 @@ def _table(*keys: Key) -> dict[str, Key]:
 _SPEC = {f.name: f.default for f in dataclasses.fields(ModelSpec)}
 _ENGINE = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
 _LORA = {f.name: f.default for f in dataclasses.fields(LoraSpec)}
+_HOOKS = {f.name: f.default for f in dataclasses.fields(Hooks)}
 
 
 def _engine(name: str, kind: Kind, meaning: str) -> Key:
@@ -86,7 +93,7 @@ def _opposite(name: str, of: str, field: str) -> Key:
     return Key(name, Flag(), f"The opposite of `{of}`.", not _ENGINE[of], engine=field, negates=of)
 
 
-MODEL_KEYS: Mapping[str, Key] = _table(
+MODEL_KEYS: Mapping[str, Key] = table(
     Key(
         "model",
         Text(),
@@ -95,9 +102,22 @@ MODEL_KEYS: Mapping[str, Key] = _table(
         is_reference=True,
     ),
     Key(
+        "url",
+        Address(),
+        "Instead of `model`: the address of another OpenAI-compatible server that answers, for example"
+        " `https://HOST/v1`.",
+        is_reference=True,
+    ),
+    Key(
+        "url_model",
+        Text(MAX_NAME_LENGTH),
+        "The name by which that server knows the model. Without it: the name that it has here.",
+    ),
+    Key("url_key_env", Variable(), "Environment variable that holds the API key for that server."),
+    Key(
         "aliases",
         Aliases(),
-        "Further names: a list, or a map from name to `{request, lora, listed}`.",
+        "Further names: a list, or a map from name to `{request, lora, listed}`. A `*` in a name stands for any text.",
         (),
     ),
     Key(
@@ -122,36 +142,61 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     ),
     Key(
         "gpu_layers",
-        Whole(-1, 100_000, {"all": -1}),
-        "Layers that are computed on the GPU: a number, or `all`.",
+        Whole(-1, 100_000, {"all": -1, "auto": None}),
+        "Layers that are computed on GPUs: a number, `all` (a model that does not fit is refused), or `auto`: as many"
+        " as fit, the rest on the CPU.",
         "all",
         engine="gpu_layers",
     ),
-    _engine("device", Text(200), "Device by llama.cpp's name (`CUDA0`, `Metal`, …), `cpu` for none."),
+    Key(
+        "device",
+        Devices(),
+        "The device that the model must run on, as llama.cpp names it (`CUDA0`, `Metal`, …) or `devices` declares it; a"
+        " list = split over all of them; `cpu` = no GPU. Without it: where it fits best.",
+    ),
     Key(
         "idle_unload_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
+        Number(0, MAX_SECONDS, hint=SECONDS),
         "Seconds after its last request at which the model is unloaded; 0 = never.",
         _SPEC["idle_unload_s"],
     ),
     Key("preload", Flag(), "Load the model when the server starts.", False),
     Key("pin", Flag(), "Never unload the model for idleness or for another model.", False),
+    Key(
+        "home",
+        Flag(),
+        "Load the model again whenever every other model has been unloaded, and never unload it for idleness.",
+        False,
+    ),
     Key("priority", Whole(-100, 100), "Requests for models of higher priority go first.", 0),
     Key(
         "replicas",
-        Whole(1, 1, beyond="`replicas` above 1 is not available in this release yet"),
-        "Workers of this model; only 1 in this release.",
-        1,
+        Whole(1, 64),
+        "Workers that the model may have at the same time, on several devices or on one that has room for them.",
+        _SPEC["replicas"],
     ),
     Key(
         "load_timeout_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
+        Number(0, MAX_SECONDS, hint=SECONDS),
         "Seconds without any progress after which loading has failed; 0 = no limit.",
         _SPEC["load_timeout_s"],
     ),
     Key(
+        "hang_timeout_s",
+        Number(0, MAX_SECONDS, hint=SECONDS),
+        "Seconds without a sign of life after which a worker that has work is killed and replaced; 0 = never.",
+        _SPEC["hang_timeout_s"],
+    ),
+    Key(
+        "hooks",
+        HookCommands(),
+        "Commands to run at turns of the model's life: a map with `before_load`, `after_load`, `after_unload`,"
+        " `timeout_s`. Merged key by key with `defaults`.",
+        {},
+    ),
+    Key(
         "request_timeout_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
+        Number(0, MAX_SECONDS, hint=SECONDS),
         "Seconds that one answer may take; 0 = no limit.",
         _SPEC["request_timeout_s"],
     ),
@@ -163,9 +208,16 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     ),
     Key(
         "queue_timeout_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
+        Number(0, MAX_SECONDS, hint=SECONDS),
         "Seconds that a request for this model may wait, 0 = no limit; overrides `limits.queue_timeout_s`.",
         _SPEC["queue_timeout_s"],
+    ),
+    Key(
+        "max_wait_s",
+        Number(0, MAX_SECONDS, hint=SECONDS),
+        "Seconds that requests for this model wait for a busy one before that one must make room; overrides"
+        " `limits.max_wait_s`.",
+        _SPEC["max_wait_s"],
     ),
     Key("max_tokens", Whole(1, _MAX_TOKENS), "Longest answer in tokens. Without it: the room left in `context`."),
     Key(
@@ -218,9 +270,17 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     ),
     _engine(
         "prompt_cache_bytes",
-        Whole(0, 2**50),
+        Size(0, MAX_BYTES),
         "Host memory for finished prompts that had to leave the KV cache and may come back. Without it: a sixteenth of"
         " the machine's memory, at most 4 GiB; 0 keeps none.",
+    ),
+    _engine(
+        "prompt_cache_disk_bytes",
+        Size(0, MAX_BYTES),
+        "Disk for finished prompts, so that a model that was unloaded and is loaded again need not compute them. They"
+        " are written, the latest used first, for at most 3 seconds, when a worker is told to leave (a crash keeps"
+        " none), to `prompts/` in the cache folder: tokens, cached keys and values, for this user's eyes alone. They go"
+        " after 7 days without use. 0 writes none and removes earlier ones at the next load.",
     ),
     Key(
         "draft_model",
@@ -278,13 +338,19 @@ MODEL_KEYS: Mapping[str, Key] = _table(
     _opposite("op_offload", "no_op_offload", "no_op_offload"),
 )
 
-NOT_IN_DEFAULTS = ("model", "aliases", "loras")
+NOT_IN_DEFAULTS = ("model", "url", "url_model", "url_key_env", "aliases", "loras")
 """Keys of a model that `defaults:` may not hold, because no two models can share them."""
 
-MERGED_KEYS = ("chat_template_kwargs", "request", "env")
+ONLY_REMOTE_KEYS = ("url", "url_model", "url_key_env")
+REMOTE_KEYS = frozenset(ONLY_REMOTE_KEYS) | {
+    *("aliases", "description", "tags", "request", "request_timeout_s", "max_queue", "context")
+}
+"""Keys that a model of another server may have, and those that no other model has."""
+
+MERGED_KEYS = ("chat_template_kwargs", "request", "env", "hooks")
 """Keys whose maps are merged with `defaults:` key by key; of all others the model's own value replaces it."""
 
-ALIAS_KEYS: Mapping[str, Key] = _table(
+ALIAS_KEYS: Mapping[str, Key] = table(
     Key("request", Rules(), "Rules for requests that use this name; they win over the model's.", {}),
     Key(
         "lora",
@@ -296,7 +362,7 @@ ALIAS_KEYS: Mapping[str, Key] = _table(
 )
 
 LORA_SCALE = Number(-MAX_LORA_SCALE, MAX_LORA_SCALE)
-LORA_KEYS: Mapping[str, Key] = _table(
+LORA_KEYS: Mapping[str, Key] = table(
     Key("model", Text(), "The adapter's GGUF file, a reference as in a model's `model`.", is_reference=True),
     Key(
         "scale",
@@ -306,7 +372,19 @@ LORA_KEYS: Mapping[str, Key] = _table(
     ),
 )
 
-RULE_KEYS: Mapping[str, Key] = _table(
+HOOK_KEYS: Mapping[str, Key] = table(
+    Key("before_load", Command(), "Run before a worker starts; if it fails, so does the load.", ()),
+    Key("after_load", Command(), "Run when a worker is ready.", ()),
+    Key("after_unload", Command(), "Run when a worker is gone, whatever the reason.", ()),
+    Key(
+        "timeout_s",
+        Number(0, 86_400, is_open=True, hint=SECONDS),
+        "Seconds after which a command is killed and has failed.",
+        _HOOKS["timeout_s"],
+    ),
+)
+
+RULE_KEYS: Mapping[str, Key] = table(
     Key("defaults", Json(), "Set where the request has no such key.", {}),
     Key("force", Json(), "Set whatever the request says.", {}),
     Key("drop", Texts(), "Keys that are removed from the request first.", ()),
@@ -314,44 +392,3 @@ RULE_KEYS: Mapping[str, Key] = _table(
 
 ROUTER_OWNED = ("model", "stream", "keep_alive", "priority", "cache_salt", "previous_response_id")
 """Keys of a request that the router reads before any rule applies, so that no rule may name them."""
-
-# --- the file as a whole ----------------------------------------------------------------------------------
-
-_LIMITS = {f.name: f.default for f in dataclasses.fields(Limits)}
-LIMIT_KEYS: Mapping[str, Key] = _table(
-    Key("max_loaded", Whole(1, 10_000), "Models in memory at the same time. Without it: no limit."),
-    Key("max_queue", Whole(1, 100_000), "Requests that may wait for one model.", _LIMITS["max_queue"]),
-    Key(
-        "queue_timeout_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
-        "Seconds that a request may wait for a place; 0 = no limit.",
-        _LIMITS["queue_timeout_s"],
-    ),
-    Key(
-        "max_wait_s",
-        Number(0, _MAX_SECONDS, hint=SECONDS),
-        "Seconds that a busy model may keep another one from loading before it takes no new requests.",
-        _LIMITS["max_wait_s"],
-    ),
-    Key(
-        "max_body_bytes",
-        Whole(1024, 2**32, hint="a number of bytes, for example 67108864 for 64 MiB"),
-        "Largest request body in bytes.",
-        _LIMITS["max_body_bytes"],
-    ),
-)
-
-API_KEY_KEYS: Mapping[str, Key] = _table(
-    Key("env", Variable(), "Environment variable of the server that holds the key.", is_reference=True),
-    Key("file", FilePath(), "File that holds the key, relative to this file.", is_reference=True),
-    Key("sha256", Digest(), "SHA-256 sum of the key in hexadecimal.", is_reference=True),
-    Key("scopes", Texts(SCOPES), "What the key may do.", ("inference",)),
-)
-
-TOP_KEYS: Mapping[str, str] = {
-    "models": "What is served: a map from name to options, or from name to just a reference.",
-    "defaults": "Options for every model that does not set them itself.",
-    "limits": "Bounds that hold for all models together.",
-    "keys": "API keys: a map from id to where the key is found and what it may do.",
-    "default_model": "Model or alias for requests that name none.",
-}

@@ -33,6 +33,14 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes, or text with a unit: `8GiB` and `8G` are 8 x 2^30 bytes, `8GB` are 8 x 10^9."""
+
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """true or false."""
 
@@ -59,6 +67,26 @@ class Texts:
     """A list of texts, each from `allowed` if that is not empty."""
 
     allowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The id of a device, or a list of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The words of a command as a list, or as text that is cut up as a shell would, without a shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookCommands:
+    """`{before_load, after_load, after_unload, timeout_s}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of another OpenAI-compatible server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +142,15 @@ class FilePath:
 Kind = (
     Whole
     | Number
+    | Size
     | Flag
     | Text
     | Choice
     | Texts
+    | Devices
+    | Command
+    | HookCommands
+    | Address
     | Proportions
     | Json
     | Environment

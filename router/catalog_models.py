@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from router.catalog import AliasSpec, Limits, ModelSpec, RequestRules
-from router.catalog_keys import MERGED_KEYS, MODEL_KEYS, PLAIN_CACHE_TYPES
+from router.catalog import AliasSpec, Hooks, Limits, ModelSpec, Remote, RequestRules
+from router.catalog_keys import MERGED_KEYS, MODEL_KEYS, ONLY_REMOTE_KEYS, PLAIN_CACHE_TYPES, REMOTE_KEYS
+from router.catalog_refusals import explain_local_key
 from router.catalog_scalars import Findings, Found, resolve_path
 
 TEMPLATE_MARKS = ("\n", "{{", "{%", "{#")
@@ -32,7 +33,13 @@ def canonical(section: Mapping[str, Found], findings: Findings) -> dict[str, Fou
 
 
 def merge(defaults: Mapping[str, Found], own: Mapping[str, Found]) -> dict[str, Found]:
-    """Return the model's own values over the defaults; the maps of `MERGED_KEYS` key by key."""
+    """Return the model's own values over the defaults; the maps of `MERGED_KEYS` key by key.
+
+    Of the defaults, a model of another server takes those that concern its requests.
+    """
+    if "url" in own:
+        of_requests = REMOTE_KEYS - {"context"}
+        defaults = {name: found for name, found in defaults.items() if name in of_requests}
     merged = {**defaults, **own}
     for name in MERGED_KEYS:
         if name in defaults and name in own:
@@ -52,7 +59,7 @@ def build_spec(
     findings: Findings,
 ) -> ModelSpec:
     """Return the model with all defaults filled in. Mutates: `findings`, if options contradict each other."""
-    engine = _engine(options, findings)
+    engine = _engine(options, findings) if "url" not in options else {}
     template, template_file = _template(options.get("chat_template"), findings.base_dir)
 
     def value(key: str, otherwise: Any = None) -> Any:
@@ -88,7 +95,30 @@ def build_spec(
         description=value("description", ""),
         tags=value("tags", ()),
         calibrate=value("calibrate", MODEL_KEYS["calibrate"].default),
+        replicas=value("replicas", 1),
+        home=value("home", False),
+        max_wait_s=value("max_wait_s", limits.max_wait_s),
+        hang_timeout_s=value("hang_timeout_s", MODEL_KEYS["hang_timeout_s"].default),
+        devices=value("device", ()),
+        is_partial_allowed="gpu_layers" in options and options["gpu_layers"].value is None,
+        hooks=Hooks(**value("hooks", {})),
+        remote=_remote(name, options),
     )
+
+
+def check_remote(own: Mapping[str, Found], findings: Findings) -> None:
+    """Refuse what a model of another server cannot have, and what only such a model can. Mutates: `findings`."""
+    for key, found in own.items():
+        if "url" not in own and key in ONLY_REMOTE_KEYS:
+            findings.add(found.where, found.place, f"`{key}` belongs to a model with a `url`, which this one lacks")
+        elif "url" in own and key not in REMOTE_KEYS:
+            findings.add(found.where, found.place, explain_local_key(key))
+
+
+def _remote(name: str, options: Mapping[str, Found]) -> Remote | None:
+    if "url" not in options:
+        return None
+    return Remote(options["url"].value, _value(options, "url_model", name), _value(options, "url_key_env", None))
 
 
 def _engine(options: Mapping[str, Found], findings: Findings) -> dict[str, Any]:

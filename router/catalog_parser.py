@@ -11,20 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, CatalogError, KeySpec, Limits, ModelSpec, Problem
-from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
-from router.catalog_models import build_spec, canonical, merge
+from router.catalog import CPU_DEVICE, MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, KeySpec, Limits, ModelSpec
+from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS
+from router.catalog_models import build_spec, canonical, check_remote, merge
+from router.catalog_problems import CatalogError, Problem
 from router.catalog_refusals import (
-    LATER_TOP_KEYS,
     MODEL_SYNONYMS,
     PLAIN_SECRET,
     explain_api_key_key,
+    explain_device_key,
     explain_limit_key,
     explain_model_key,
     explain_top_key,
 )
-from router.catalog_scalars import Findings, Found, name_problem, shown
-from router.catalog_values import FoundAlias, read_section
+from router.catalog_scalars import Findings, Found, Wrong, name_problem, read_whole, shown
+from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, SPARES, TOP_KEYS
+from router.catalog_values import FoundAlias, device_id, read_section
+from router.name_patterns import WILDCARD, NamePatterns
 from router.references import PathReference, parse_reference
 from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
 
@@ -37,14 +40,10 @@ class CatalogReading:
 
     catalog: Catalog
     problems: tuple[Problem, ...]
-    sources: Mapping[str, Found] = field(default_factory=dict)
-    """By model, the value of `model`."""
-    loras: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
-    """By model, its adapters, each at the place of its reference."""
-    draft_models: Mapping[str, Found] = field(default_factory=dict)
-    """By model, the value of `draft_model`, its own or that of `defaults`."""
-    templates: Mapping[str, Found] = field(default_factory=dict)
-    """By model, the value of `chat_template`, its own or that of `defaults`."""
+    options: Mapping[str, Mapping[str, Found]] = field(default_factory=dict)
+    """By model, its options, its own or those of `defaults`; of `loras`, each adapter at the place of its reference."""
+    keys: Mapping[str, Place] = field(default_factory=dict)
+    """Where each API key stands, by id."""
 
 
 def parse_catalog(text: str, path: Path) -> Catalog:
@@ -83,28 +82,30 @@ class _Reader:
     def __init__(self, path: Path, findings: Findings) -> None:
         self._path = path
         self._findings = findings
-        self._sources: dict[str, Found] = {}
-        self._loras: dict[str, tuple[Found, ...]] = {}
-        self._draft_models: dict[str, Found] = {}
-        self._templates: dict[str, Found] = {}
+        self._options: dict[str, dict[str, Found]] = {}
         self._names: dict[str, tuple[str, Place]] = {}
 
     def read(self, root: YamlMap) -> CatalogReading:
         """Return the reading of the whole file."""
         for key, entry in root.entries.items():
             if key not in TOP_KEYS:
-                has_model = isinstance(entry.value, YamlMap) and "model" in entry.value.entries
-                known_elsewhere = key in LIMIT_KEYS or key in MODEL_KEYS or key in LATER_TOP_KEYS
+                has_model = isinstance(entry.value, YamlMap) and bool({"model", "url"} & entry.value.entries.keys())
+                known_elsewhere = key in LIMIT_KEYS or key in MODEL_KEYS
                 message = explain_top_key(key, looks_like_model=has_model and not known_elsewhere)
                 self._findings.add(key, entry.place, message)
         limits = self._limits(root)
         defaults = self._defaults(root)
         models = self._models(root, defaults, limits)
         keys = self._keys(root)
-        default_model = self._default_model(root)
+        devices = self._devices(root)
+        default_model, spares = self._default_model(root), self._spares(root)
         problems = sorted(self._findings.problems, key=lambda p: (p.line or 0, p.column or 0))
-        catalog = Catalog(models, limits, keys, default_model, self._path)
-        return CatalogReading(catalog, tuple(problems), self._sources, self._loras, self._draft_models, self._templates)
+        return CatalogReading(
+            Catalog(models, limits, keys, default_model, self._path, devices, spares),
+            tuple(problems),
+            self._options,
+            {key.id: root.entries["keys"].value.entries[key.id].place for key in keys},  # type: ignore[union-attr]
+        )
 
     def _section(self, root: YamlMap, key: str, example: str) -> YamlMap | None:
         """Return the map under a top-level key; None if it is absent, empty or no map."""
@@ -169,10 +170,15 @@ class _Reader:
             own = self._short_form(where, node)
         elif isinstance(node, YamlMap):
             own = canonical(read_section(node, where, MODEL_KEYS, explain_model_key, self._findings), self._findings)
-            if "model" not in node.entries and not MODEL_SYNONYMS & node.entries.keys():
+            if {"model", "url"} <= node.entries.keys():
+                message = "a model is either a file (`model`) or on another server (`url`): keep one of the two"
+                self._findings.add(f"{where}.url", node.entries["url"].place, message)
+                return None
+            if not ({"model", "url"} | MODEL_SYNONYMS) & node.entries.keys():
                 self._findings.add(
                     f"{where}.model", place, "is missing: write which GGUF file it is, `model: FILE.gguf`"
                 )
+            check_remote(own, self._findings)
         else:
             is_null = isinstance(node, YamlScalar) and node.value is None
             self._findings.add(
@@ -184,20 +190,13 @@ class _Reader:
             return None
         aliases = self._aliases(own)
         options = merge(defaults, own)
-        source = own.get("model")
-        if source is not None and self._is_reference(source):
-            self._sources[name] = source
-        draft = options.get("draft_model")
-        if draft is not None and draft.value is not None and self._is_reference(draft):
-            self._draft_models[name] = draft
-        if "loras" in own:
-            self._loras[name] = own["loras"].value
-        if "chat_template" in options:
-            self._templates[name] = options["chat_template"]
-        spec = build_spec(
-            name, source.value if source else "", options, aliases, limits=limits, findings=self._findings
-        )
-        return spec if name in self._sources and name_problem(name) is None else None
+        for key in ("model", "draft_model"):
+            if key in options and options[key].value is not None and not self._is_reference(options[key]):
+                del options[key]
+        self._options[name] = options
+        source = options["model"].value if "model" in options else ""
+        spec = build_spec(name, source, options, aliases, limits=limits, findings=self._findings)
+        return spec if (source or spec.remote is not None) and name_problem(name) is None else None
 
     def _is_reference(self, found: Found) -> bool:
         """Whether the file is named in a form that is known. Mutates: `findings`, if it is not."""
@@ -239,7 +238,7 @@ class _Reader:
                 )
             else:
                 self._names[alias.name] = (entry.where, entry.place)
-                aliases[alias.name] = replace(alias, lora=self._scales(entry.loras, own))
+                aliases[alias.name] = replace(alias, lora=self._scales(entry.loras, own)) if entry.loras else alias
         return aliases
 
     def _scales(self, chosen: Sequence[Found], own: Mapping[str, Found]) -> dict[str, float]:
@@ -250,6 +249,9 @@ class _Reader:
             name, scale = found.value
             if name in known:
                 scales[name] = known[name].scale if scale is None else scale
+            elif "url" in own:
+                message = "a model of another server has no adapters here: give them to the other server"
+                self._findings.add(found.where, found.place, message)
             elif known:
                 names = ", ".join(f"`{one}`" for one in known)
                 self._findings.add(found.where, found.place, f"no adapter is named `{name[:80]}`; `loras` has {names}")
@@ -261,7 +263,48 @@ class _Reader:
                 )
         return scales
 
-    # --- keys and the default model -----------------------------------------------------------------------
+    # --- the rest of the file -----------------------------------------------------------------------------
+
+    def _devices(self, root: YamlMap) -> dict[str, DeviceSpec]:
+        section = self._section(root, "devices", "`CUDA0: {headroom: 1GiB}`")
+        devices: dict[str, DeviceSpec] = {}
+        for name, entry in section.entries.items() if section is not None else ():
+            where, id_ = f"devices.{name}", device_id(name)
+            if (message := name_problem(name)) is not None:
+                self._findings.add(where, entry.place, message)
+            elif id_ in devices:
+                self._findings.add(where, entry.place, f"the device `{id_}` is here twice: keep one")
+            elif isinstance(entry.value, YamlMap):
+                devices[id_] = self._device(id_, where, entry.value)
+            else:
+                message = f"must be a map such as `{{budget: 8GiB}}`, not {shown(entry.value)}"
+                self._findings.add(where, entry.value.place, message)
+        return devices
+
+    def _device(self, id_: str, where: str, node: YamlMap) -> DeviceSpec:
+        found = read_section(node, where, DEVICE_KEYS, lambda key, _: explain_device_key(key), self._findings)
+        values = {name: entry.value for name, entry in found.items() if entry.value is not None}
+        memory, kind = values.get("memory"), values.get("kind", "cpu" if id_ == CPU_DEVICE else "gpu")
+        if "kind" in found and "memory" not in node.entries:
+            message = "is only for a device that is declared with `memory`; one that is found says itself what it is"
+            self._findings.add(found["kind"].where, node.entries["kind"].place, message)
+        elif "kind" in found and (kind == "cpu") is not (id_ == CPU_DEVICE):
+            message = f"the processor is the device `{CPU_DEVICE}`, and no other one is: change the name or the kind"
+            self._findings.add(found["kind"].where, found["kind"].place, message)
+        if memory is not None and values.get("headroom", 0) >= memory:
+            message = "leaves nothing of the device's `memory`: make it smaller"
+            self._findings.add(found["headroom"].where, found["headroom"].place, message)
+        return DeviceSpec(id_, values.get("budget"), values.get("headroom"), values.get("prefer", 0), memory, kind)
+
+    def _spares(self, root: YamlMap) -> int:
+        entry = root.entries.get("spares")
+        if entry is None:
+            return 0
+        try:
+            return read_whole(SPARES, entry.value) or 0
+        except Wrong as wrong:
+            self._findings.add("spares", entry.value.place, wrong.message)
+            return 0
 
     def _keys(self, root: YamlMap) -> tuple[KeySpec, ...]:
         entry = root.entries.get("keys")
@@ -304,7 +347,12 @@ class _Reader:
         if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
             self._findings.add("default_model", node.place, f"must be the name of a model or alias, not {shown(node)}")
             return None
-        if node.value not in self._names:
+        if WILDCARD in node.value:
+            message = "is a pattern; write a name that it stands for, or that of the model"
+            self._findings.add("default_model", node.place, message)
+            return None
+        patterns = NamePatterns((name, name) for name in self._names if WILDCARD in name)
+        if node.value not in self._names and patterns.find(node.value) is None:
             close = difflib.get_close_matches(node.value[:MAX_NAME_LENGTH], self._names, n=1)
             advice = f"; did you mean `{close[0]}`?" if close else ""
             self._findings.add("default_model", node.place, f"no model or alias is named `{node.value[:80]}`{advice}")

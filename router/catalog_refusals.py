@@ -9,18 +9,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-from router.catalog_keys import API_KEY_KEYS, LIMIT_KEYS, LORA_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, TOP_KEYS
+from router.catalog_keys import HOOK_KEYS, LORA_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, REMOTE_KEYS
+from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, TOP_KEYS
 
 NOT_YET = "is not available in this release yet"
 
-LATER_MODEL_KEYS = frozenset({"projector", "home", "hooks", "url"})
-LATER_TOP_KEYS = frozenset({"devices", "spares"})
+LATER_MODEL_KEYS = frozenset({"projector"})
 
 _CONTEXT = "write `context`, the tokens that one request may use (it is not divided by `slots`)"
 _SLOTS = "write `slots`, the number of requests answered at the same time"
 _MODEL = "write `model`"
 _LISTEN = "set it for the whole server: `corral serve --host H --port P`"
-_KEYS = "API keys stand in the top-level `keys:` map"
+_KEYS = (
+    "the keys of clients stand in the top-level `keys:` map, and that of another server (`url`) in a variable of the"
+    " environment which `url_key_env` names"
+)
+_URL = "write `url`, the address of another OpenAI-compatible server"
+_REPLICAS = "write `replicas`, the number of workers of the model"
+_HOOKS = "write `hooks: {before_load: COMMAND}`, or `after_load`, `after_unload`"
+_RULES = "write `request: {defaults: {…}, force: {…}, drop: […]}`"
 _TEMPLATE = "write `chat_template`, which takes the template's text or the path of a file"
 
 POINTERS: Mapping[str, str] = {
@@ -28,7 +35,21 @@ POINTERS: Mapping[str, str] = {
     "n_ctx_per_slot": _CONTEXT,
     **dict.fromkeys(("parallel", "np", "n_parallel", "num_parallel"), _SLOTS),
     **dict.fromkeys(("ttl", "sleep_idle_seconds", "idle_timeout", "keep_alive"), "write `idle_unload_s`, in seconds"),
-    **dict.fromkeys(("n_gpu_layers", "ngl"), "write `gpu_layers`"),
+    **dict.fromkeys(("n_gpu_layers", "ngl", "num_gpu", "gpulayers"), "write `gpu_layers`"),
+    **dict.fromkeys(("num_thread", "n_threads"), "write `threads`"),
+    **dict.fromkeys(("api_base", "base_url", "endpoint", "remote", "peer", "upstream"), _URL),
+    **dict.fromkeys(("num_replicas", "instances", "num_workers", "copies"), _REPLICAS),
+    **dict.fromkeys(("pre_load", "post_load", "pre_start", "post_start", "on_load", "on_unload"), _HOOKS),
+    **dict.fromkeys(("filters", "setparams", "set_params", "stripparams", "strip_params"), _RULES),
+    **dict.fromkeys(("parameters", "model_params"), _RULES),
+    "litellm_params": "write what it holds as `url`, `url_model` and `url_key_env`",
+    **dict.fromkeys(("usemodelname", "use_model_name"), "write `url_model`, the name by which another server knows it"),
+    **dict.fromkeys(("concurrencylimit", "concurrency_limit", "max_concurrency"), _SLOTS + ", or `max_queue`"),
+    "unlisted": "write the name as an alias with `listed: false`",
+    **dict.fromkeys(("cmdstop", "cmd_stop", "checkendpoint", "check_endpoint"), "leave it out: Corral does it itself"),
+    **dict.fromkeys(("load_on_startup", "autoload", "autostart", "warmup_on_start"), "write `preload: true`"),
+    **dict.fromkeys(("keep_loaded", "always_loaded", "persistent", "pinned"), "write `pin: true`"),
+    **dict.fromkeys(("devices", "gpus", "gpu", "cuda_visible_devices"), "write `device`, a name or a list of names"),
     **dict.fromkeys(
         ("path", "file", "m", "model_path", "model_file", "filename", "gguf"), _MODEL + " with the path of the file"
     ),
@@ -68,8 +89,33 @@ POINTERS: Mapping[str, str] = {
 }
 """Names from other servers, and from the short forms of llama-server's flags, with the way to say it here."""
 
-MODEL_SYNONYMS = frozenset(key for key, pointer in POINTERS.items() if pointer.startswith(_MODEL)) | {"url"}
-"""Keys that show that a missing `model` was meant."""
+MODEL_SYNONYMS = frozenset(key for key, pointer in POINTERS.items() if pointer.startswith((_MODEL, _URL)))
+"""Keys that show that a missing `model` or `url` was meant."""
+
+_GROUPS = (
+    "leave it out: models are kept and unloaded by the memory that they need; `pin`, `priority` and"
+    " `limits: {max_loaded: N}` have a say in it"
+)
+TOP_POINTERS: Mapping[str, str] = {
+    **dict.fromkeys(("groups", "matrix", "profiles", "swap", "exclusive"), _GROUPS),
+    **dict.fromkeys(("macros", "anchors", "templates"), "use YAML's own `&anchor` and `*anchor`, or `defaults:`"),
+    **dict.fromkeys(
+        ("healthchecktimeout", "health_check_timeout"), "write `defaults: {load_timeout_s: N}`, for each model"
+    ),
+    **dict.fromkeys(("loglevel", "log_level", "logformat", "log_format"), "start the server with `--log-level` or so"),
+    **dict.fromkeys(("startport", "start_port"), "leave it out: workers listen on no port"),
+    **dict.fromkeys(("globalttl", "global_ttl", "ttl"), "write `defaults: {idle_unload_s: N}`, in seconds"),
+    "hooks": "hooks belong to models: write them in a model, or in `defaults:`; `preload: true` loads one at the start",
+    **dict.fromkeys(("peers", "remotes", "upstreams"), "write each model of another server in `models:`, with a `url`"),
+    **dict.fromkeys(("model_list", "model", "model_config_list"), "write a map `models:` from name to options"),
+    **dict.fromkeys(("includealiasesinlist", "aliases"), "aliases belong to models: write them there"),
+    **dict.fromkeys(("models_max", "max_loaded_models", "max_active_models"), "write `limits: {max_loaded: N}`"),
+    **dict.fromkeys(("router_settings", "general_settings", "litellm_settings", "settings", "server"), _LISTEN),
+    **dict.fromkeys(("gpus", "device", "gpu"), "write `devices:`, a map from a device's id to options"),
+    **dict.fromkeys(("api_keys", "apikeys", "api_key"), "write `keys:`, a map from an id to where the key is found"),
+    **dict.fromkeys(("host", "port", "listen", "address"), _LISTEN),
+}
+"""Names of the top level from other servers, with the way to say it here."""
 
 _SAMPLING = """
 temperature top_k top_p min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias ignore_eos
@@ -117,7 +163,7 @@ def explain_model_key(key: str, value_text: str | None, *, section: str = "a mod
         return f"llama-server's option `{canonical}` {NOT_YET}"
     if canonical in LIMIT_KEYS:
         return f"`{canonical}` concerns all models together: write it in the top-level `limits:` map"
-    if canonical in TOP_KEYS or canonical in LATER_TOP_KEYS:
+    if canonical in TOP_KEYS:
         return f"`{canonical}` is a key of the top level of the file, not of {section}"
     close = _similar(key, [name for name in (*MODEL_KEYS, *POINTERS, *REQUEST_PARAMETERS) if len(name) > 3])
     if close and close[0] not in MODEL_KEYS:
@@ -127,17 +173,47 @@ def explain_model_key(key: str, value_text: str | None, *, section: str = "a mod
 
 def explain_top_key(key: str, *, looks_like_model: bool) -> str:
     """Return why `key` is refused at the top level."""
-    if key in LATER_TOP_KEYS:
-        return f"`{key}` {NOT_YET}"
-    if looks_like_model:
+    if looks_like_model and key != "model":
         return f"`{key}` looks like a model: write it, indented, in the `models:` map"
     if key in LIMIT_KEYS:
         return f"`{key}` belongs in the top-level `limits:` map"
+    canonical = key.lstrip("-").replace("-", "_").lower()
+    if (pointer := TOP_POINTERS.get(canonical)) is not None:
+        return f"`{key}` is not a key here: {pointer}"
     if key in MODEL_KEYS:
         return f"`{key}` is an option of models: write it in a model, or in `defaults:` for all of them"
-    if key in ("host", "port", "api_key"):
-        return f"`{key}` is not a key here: {POINTERS[key]}"
     return _nearest(key, TOP_KEYS)
+
+
+def explain_local_key(key: str) -> str:
+    """Return why a model of another server cannot have `key`."""
+    if key == "max_tokens":
+        return "a model of another server has no such limit: write `request: {force: {max_tokens: N}}`, or `defaults`"
+    allowed = ", ".join(f"`{name}`" for name in MODEL_KEYS if name in REMOTE_KEYS)
+    return f"`{key}` concerns workers of this server, and the model is on another one (`url`); it may have {allowed}"
+
+
+def explain_device_key(key: str) -> str:
+    """Return why `key` is refused among a device's options."""
+    pointers = {
+        **dict.fromkeys(("total", "vram", "size", "memory_bytes", "total_bytes"), "`memory`"),
+        **dict.fromkeys(("limit", "cap", "max", "budget_bytes", "max_memory"), "`budget`"),
+        **dict.fromkeys(("reserve", "reserved", "margin", "overhead", "headroom_bytes"), "`headroom`"),
+        **dict.fromkeys(("order", "preference", "priority", "weight"), "`prefer`"),
+        "type": "`kind`",
+    }
+    return f"unknown key `{key}`: write {pointers[key]}" if key in pointers else _nearest(key, DEVICE_KEYS)
+
+
+def explain_hook_key(key: str) -> str:
+    """Return why `key` is refused among hooks."""
+    pointers = {
+        **dict.fromkeys(("before", "pre_load", "on_start", "before_start"), "`before_load`"),
+        **dict.fromkeys(("after", "post_load", "on_load", "on_ready", "after_start"), "`after_load`"),
+        **dict.fromkeys(("post_unload", "on_unload", "on_stop", "after_stop"), "`after_unload`"),
+        "timeout": "`timeout_s`",
+    }
+    return f"unknown key `{key}`: write {pointers[key]}" if key in pointers else _nearest(key, HOOK_KEYS)
 
 
 def explain_limit_key(key: str) -> str:

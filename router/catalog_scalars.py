@@ -7,13 +7,14 @@ lists, maps or which keys exist (`catalog_values.py`).
 from __future__ import annotations
 
 import re
+import urllib.parse
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
-from router.catalog import MAX_NAME_LENGTH, Problem
-from router.catalog_kinds import Choice, Number, Text, Whole
-from router.catalog_refusals import NOT_YET
+from router.catalog import MAX_NAME_LENGTH
+from router.catalog_kinds import Choice, Number, Size, Text, Whole
+from router.catalog_problems import Problem
 from router.yaml_lines import Place, YamlList, YamlMap, YamlNode, YamlScalar
 
 
@@ -80,6 +81,51 @@ def read_number(kind: Number, node: YamlNode) -> float:
     return float(value)
 
 
+SIZE_PATTERN = r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGT])(i?B|i)?|B)"
+"""A size as text: a number, maybe one space, a unit. A unit without `B` means the same as one with `iB`."""
+
+
+def read_size(kind: Size, node: YamlNode) -> int:
+    """Return the number of bytes. Raises: Wrong."""
+    value = node.value if isinstance(node, YamlScalar) else None
+    size: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        size = value if value == value // 1 else None
+    elif isinstance(value, str) and (match := re.fullmatch(SIZE_PATTERN, value, re.IGNORECASE)) is not None:
+        number, prefix, suffix = match.groups()
+        unit = 1 if prefix is None else (1000 if suffix in ("B", "b") else 1024) ** ("KMGT".index(prefix.upper()) + 1)
+        size = round(float(number) * unit)
+    if size is None:
+        raise Wrong(f"must be a number of bytes, or text such as `8GiB` or `500MB`, not {shown(node)}{_unquote(node)}")
+    if not kind.minimum <= size <= kind.maximum:
+        raise Wrong(f"must be from {kind.minimum} to {kind.maximum} bytes, not {shown(node)}")
+    return int(size)
+
+
+_ROUTES = ("/chat/completions", "/completions", "/embeddings", "/rerank", "/models")
+
+
+def read_address(node: YamlNode) -> str:
+    """Return the address of a server, without a `/` at its end and with `/v1` if it has no path. Raises: Wrong."""
+    text = read_string(Text(2000), node)
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise Wrong("is not the address of a server; write for example `https://HOST/v1`") from None
+    if "@" in parts.netloc:  # not quoted: it may hold a password
+        raise Wrong("must not hold a user or password; put the API key into a variable and name it in `url_key_env`")
+    if parts.scheme not in ("http", "https") or not host or " " in text or port == 0:
+        raise Wrong(f"must be an address such as `https://HOST/v1`, not {shown(node)}")
+    if parts.query or parts.fragment or text[-1] in "?#":
+        raise Wrong("must end with the path, without `?` and `#`; write for example `https://HOST/v1`")
+    path = parts.path.rstrip("/")
+    for route in _ROUTES:
+        if path.endswith(route):
+            raise Wrong(f"must not name a route: leave `{route}` out, requests bring their own")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
 def _unquote(node: YamlNode) -> str:
     """Return advice for a number in quotes."""
     if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
@@ -124,15 +170,17 @@ def resolve_path(text: str, base_dir: Path) -> Path:
     return Path(text) if text.startswith("~") else base_dir / text
 
 
-def name_problem(name: str) -> str | None:
+def name_problem(name: str, *, may_be_pattern: bool = False) -> str | None:
     """Return why `name` cannot name a model, an alias or an adapter; None if it can."""
     if not name:
         return "a name must not be empty"
     if len(name) > MAX_NAME_LENGTH:
         return f"a name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}"
-    if "*" in name:
-        return f"a name with `*` (a pattern) {NOT_YET}"
-    if any(character.isspace() or not character.isprintable() for character in name):
+    if "*" in name and not may_be_pattern:
+        return "only aliases may have a `*` in their name: write it among the `aliases` of a model"
+    if "**" in name:
+        return "`**` means the same as `*` here: write one"
+    if " " in name or not name.isprintable():  # other kinds of space are not printable
         return "a name must not contain spaces or control characters"
     return None
 

@@ -9,6 +9,7 @@ file: `corral check` is the judge. To renew the file after a change of the table
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, assert_never
@@ -16,25 +17,29 @@ from typing import Any, assert_never
 from router.catalog import MAX_NAME_LENGTH
 from router.catalog_keys import (
     ALIAS_KEYS,
-    API_KEY_KEYS,
     DIGEST_PATTERN,
-    LIMIT_KEYS,
+    HOOK_KEYS,
     LORA_KEYS,
     LORA_SCALE,
     MODEL_KEYS,
     NOT_IN_DEFAULTS,
+    ONLY_REMOTE_KEYS,
+    REMOTE_KEYS,
     RULE_KEYS,
-    TOP_KEYS,
     VARIABLE_PATTERN,
     Key,
 )
 from router.catalog_kinds import (
+    Address,
     Aliases,
     Choice,
+    Command,
+    Devices,
     Digest,
     Environment,
     FilePath,
     Flag,
+    HookCommands,
     Json,
     Kind,
     LoraChoice,
@@ -42,15 +47,22 @@ from router.catalog_kinds import (
     Number,
     Proportions,
     Rules,
+    Size,
     Text,
     Texts,
     Variable,
     Whole,
 )
+from router.catalog_scalars import SIZE_PATTERN
+from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, SPARES, TOP_KEYS
 
 Schema = dict[str, Any]
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": r"^[^\s*]+$"}
+_ALIAS: Schema = _NAME | {"pattern": r"^(?!.*\*\*)\S+$"}
+_SIZE_PATTERN = "^" + re.sub("[iB](?!])", lambda found: f"[{found[0].lower()}{found[0].upper()}]", SIZE_PATTERN) + "$"
+_SIZE_PATTERN = _SIZE_PATTERN.replace("[KMGT]", "[KMGTkmgt]")
+"""Schemas know no flag for small letters."""
 
 
 def make_schema() -> Schema:
@@ -71,7 +83,10 @@ def make_schema() -> Schema:
                 "additionalProperties": {
                     "oneOf": [
                         {"type": "string", "minLength": 1, "description": MODEL_KEYS["model"].meaning},
-                        _section(MODEL_KEYS) | {"required": ["model"]},
+                        _section({name: key for name, key in MODEL_KEYS.items() if name not in ONLY_REMOTE_KEYS})
+                        | {"required": ["model"]},
+                        _section({name: key for name, key in MODEL_KEYS.items() if name in REMOTE_KEYS})
+                        | {"required": ["url"]},
                     ]
                 },
             },
@@ -84,10 +99,22 @@ def make_schema() -> Schema:
                 "additionalProperties": _section(API_KEY_KEYS)
                 | {"oneOf": [{"required": [source]} for source in ("env", "file", "sha256")]},
             },
-            "default_model": {"description": TOP_KEYS["default_model"], "type": ["string", "null"]},
+            "devices": {
+                "description": TOP_KEYS["devices"],
+                "type": "object",
+                "propertyNames": _NAME,
+                "additionalProperties": _section(DEVICE_KEYS) | {"dependentRequired": {"kind": ["memory"]}},
+            },
+            "default_model": {
+                "description": TOP_KEYS["default_model"],
+                "type": ["string", "null"],
+                "pattern": r"^[^*]*$",
+            },
+            "spares": {"description": TOP_KEYS["spares"]} | _of_kind(SPARES) | {"default": 0},
         },
         "$defs": {
             "rules": _section(RULE_KEYS),
+            "hooks": _section(HOOK_KEYS),
             "alias": {"anyOf": [{"type": "null"}, _section(ALIAS_KEYS)]},
             "lora": {
                 "anyOf": [
@@ -137,6 +164,18 @@ def _of_kind(kind: Kind) -> Schema:  # noqa: PLR0911, PLR0912 - one case for eac
         case Texts():
             items: Schema = {"enum": list(kind.allowed)} if kind.allowed else {"type": "string", "minLength": 1}
             return {"type": "array", "items": items} | ({"minItems": 1} if kind.allowed else {})
+        case Size():
+            number = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
+            return {"anyOf": [number, {"type": "string", "pattern": _SIZE_PATTERN}]}
+        case Devices():
+            ids: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
+            return {"anyOf": [{"type": "string", "minLength": 1}, ids]}
+        case Command():
+            return {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}}]}
+        case HookCommands():
+            return {"$ref": "#/$defs/hooks"}
+        case Address():
+            return {"type": "string", "pattern": r"^https?://[^/@?#\s]+(/[^?#\s]*)?$"}
         case Proportions():
             return {"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1, "maxItems": 128}
         case Json():
@@ -150,10 +189,10 @@ def _of_kind(kind: Kind) -> Schema:  # noqa: PLR0911, PLR0912 - one case for eac
         case Rules():
             return {"$ref": "#/$defs/rules"}
         case Aliases():
-            names: Schema = {"type": "array", "items": _NAME, "uniqueItems": True}
+            names: Schema = {"type": "array", "items": _ALIAS, "uniqueItems": True}
             by_name: Schema = {
                 "type": "object",
-                "propertyNames": _NAME,
+                "propertyNames": _ALIAS,
                 "additionalProperties": {"$ref": "#/$defs/alias"},
             }
             return {"anyOf": [names, by_name]}

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from router.catalog import AliasSpec, LoraSpec, RequestRules
+from router.catalog import CPU_DEVICE, AliasSpec, LoraSpec, RequestRules
 from router.catalog_keys import (
     ALIAS_KEYS,
     DIGEST_PATTERN,
+    HOOK_KEYS,
     LORA_KEYS,
     LORA_SCALE,
     ROUTER_OWNED,
@@ -24,12 +26,16 @@ from router.catalog_keys import (
     Key,
 )
 from router.catalog_kinds import (
+    Address,
     Aliases,
     Choice,
+    Command,
+    Devices,
     Digest,
     Environment,
     FilePath,
     Flag,
+    HookCommands,
     Json,
     Kind,
     LoraChoice,
@@ -37,20 +43,23 @@ from router.catalog_kinds import (
     Number,
     Proportions,
     Rules,
+    Size,
     Text,
     Texts,
     Variable,
     Whole,
 )
-from router.catalog_refusals import explain_alias_key, explain_lora_key, explain_rule_key
+from router.catalog_refusals import explain_alias_key, explain_hook_key, explain_lora_key, explain_rule_key
 from router.catalog_scalars import (
     Findings,
     Found,
     Wrong,
     name_problem,
+    read_address,
     read_choice,
     read_number,
     read_secretive,
+    read_size,
     read_string,
     read_whole,
     resolve_path,
@@ -107,6 +116,16 @@ def _read(kind: Kind, node: YamlNode, where: str, findings: Findings) -> Any:  #
             return read_choice(kind, node)
         case Texts():
             return _texts(kind, node, where, findings)
+        case Size():
+            return read_size(kind, node)
+        case Devices():
+            return _devices(node)
+        case Command():
+            return _command(node)
+        case HookCommands():
+            return _hooks(node, where, findings)
+        case Address():
+            return read_address(node)
         case Proportions():
             return _proportions(node)
         case Json():
@@ -160,6 +179,48 @@ def _texts(kind: Texts, node: YamlNode, where: str, findings: Findings) -> tuple
     if kind.allowed and not node.items:
         raise Wrong(f"must name at least one of {', '.join(kind.allowed)}")
     return tuple(dict.fromkeys(texts))
+
+
+def device_id(name: str) -> str:
+    """Return the id of the device that `name` means; the CPU may be written in small letters."""
+    return CPU_DEVICE if name.lower() == "cpu" else name
+
+
+def _devices(node: YamlNode) -> tuple[str, ...]:
+    items = node.items if isinstance(node, YamlList) else (node,)
+    devices = tuple(dict.fromkeys(device_id(read_string(Text(200), item)) for item in items))
+    if not devices:
+        raise Wrong("must name at least one device; leave the key out for any")
+    if CPU_DEVICE in devices and len(devices) > 1:
+        raise Wrong("`cpu` means no GPU at all: name it alone, or only GPUs (`gpu_layers` says how much they take)")
+    return devices
+
+
+_SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1"})
+
+
+def _command(node: YamlNode) -> tuple[str, ...]:
+    if isinstance(node, YamlList):
+        words = tuple(read_string(Text(10_000, is_long=True, may_be_empty=True), item) for item in node.items)
+    else:
+        text = read_string(Text(10_000, is_long=True), node)
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError:
+            raise Wrong("has a quote that is not closed; write the command as a list of words") from None
+        if shell := next((word for word in words if word in _SHELL_WORDS or word.endswith(";")), None):
+            raise Wrong(
+                f"no shell reads the command, so `{shell}` means nothing: write [sh, -c, 'COMMAND'] or a script"
+            )
+    if words and not words[0].strip():
+        raise Wrong("must begin with the program that is run")
+    return words
+
+
+def _hooks(node: YamlNode, where: str, findings: Findings) -> dict[str, Any]:
+    section = _map(node, "a map with commands, for example {before_load: [./make-room.sh]}")
+    found = read_section(section, where, HOOK_KEYS, lambda key, _: explain_hook_key(key), findings)
+    return {name: part.value for name, part in found.items()}
 
 
 def _proportions(node: YamlNode) -> tuple[float, ...]:
@@ -232,7 +293,7 @@ def _aliases(node: YamlNode, where: str, findings: Findings) -> tuple[FoundAlias
         raise Wrong(f"must be a list of names or a map from name to options, not {shown(node)}")
     aliases = []
     for name, path, place, options in entries:
-        if (message := name_problem(name)) is not None:
+        if (message := name_problem(name, may_be_pattern=True)) is not None:
             findings.add(path, place, message)
         else:
             aliases.append(_alias(name, path, place, options, findings))
@@ -240,7 +301,8 @@ def _aliases(node: YamlNode, where: str, findings: Findings) -> tuple[FoundAlias
 
 
 def _alias(name: str, where: str, place: Place, options: YamlNode | None, findings: Findings) -> FoundAlias:
-    plain = FoundAlias(AliasSpec(name), where, place)
+    is_pattern = "*" in name
+    plain = FoundAlias(AliasSpec(name, listed=not is_pattern), where, place)
     if options is None or (isinstance(options, YamlScalar) and options.value is None):
         return plain
     if not isinstance(options, YamlMap):
@@ -251,8 +313,12 @@ def _alias(name: str, where: str, place: Place, options: YamlNode | None, findin
     def explain(key: str, value: str | None) -> str:
         return explain_alias_key(key, ALIAS_KEYS)
 
-    values = {key: found.value for key, found in read_section(options, where, ALIAS_KEYS, explain, findings).items()}
-    alias = AliasSpec(name, values.get("request", RequestRules()), values.get("listed", True))
+    found = read_section(options, where, ALIAS_KEYS, explain, findings)
+    values = {key: one.value for key, one in found.items()}
+    if is_pattern and values.get("listed"):
+        message = "a name with `*` stands for any number of names: it cannot be listed"
+        findings.add(found["listed"].where, found["listed"].place, message)
+    alias = AliasSpec(name, values.get("request", RequestRules()), values.get("listed", not is_pattern))
     return FoundAlias(alias, where, place, values.get("lora") or ())
 
 

@@ -5,11 +5,16 @@ Owns these looks and their wording. Must not start, fetch or bind anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
-from router.auth import KeyProblem, load_key_ring
-from router.catalog import Catalog, LoraSpec, ModelSpec, Problem
+from router.auth import KeyProblem, key_problem, load_key_ring
+from router.catalog import Catalog, LoraSpec, ModelSpec
+from router.catalog_parser import CatalogReading
+from router.catalog_problems import Problem
 from router.fetch.protocol import SourceError
 from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
@@ -18,37 +23,84 @@ from router.references import parse_reference
 from router.settings import RouterSettings
 from router.sources import ModelStore
 
+_NOT_READ = CatalogReading(Catalog({}), ())
 
-def key_problems(settings: RouterSettings, catalog: Catalog, environ: Mapping[str, str]) -> list[Problem]:
-    """Return why the API keys cannot be read; [] = they can."""
+
+def key_problems(
+    settings: RouterSettings, catalog: Catalog, environ: Mapping[str, str], reading: CatalogReading
+) -> list[Problem]:
+    """Return why API keys cannot be read, each at its place; [] = they can."""
+    problems: list[Problem] = []
     try:
-        load_key_ring(settings, catalog.keys, environ)
+        load_key_ring(settings, (), environ)
     except KeyProblem as problem:
-        return [Problem("", str(problem))]
-    return []
+        problems.append(Problem("", str(problem)))
+    for key in catalog.keys:
+        if (message := key_problem(key, environ)) is not None:
+            place = reading.keys.get(key.id)
+            line, column = (place.line, place.column) if place is not None else (None, None)
+            problems.append(Problem(f"keys.{key.id}", message, line, column))
+    return problems
 
 
-def file_problems(catalog: Catalog, store: ModelStore, *, must_be_here: bool) -> list[Problem]:
-    """Return what is wrong with the model files that are on this machine, or lacks if all `must_be_here`."""
-    problems = []
+def file_problems(
+    catalog: Catalog, store: ModelStore, *, must_be_here: bool, reading: CatalogReading = _NOT_READ
+) -> list[Problem]:
+    """Return what is wrong with the files of models that are on this machine, or lacks if all `must_be_here`.
+
+    `reading` tells where in the text each file is named.
+    """
+    problems: list[Problem] = []
     for spec in catalog.models.values():
         if spec.problem is not None:  # it is told already
             continue
+        problems += _hook_problems(spec, reading)
+        if spec.remote is not None:
+            continue
         found = _model_problem(spec, store, must_be_here=must_be_here)
         if found is not None:
-            problems.append(Problem(f"models.{spec.name}.model", found))
+            problems.append(_placed(reading, spec, "model", found))
             continue
         found = _draft_problem(spec, store, must_be_here=must_be_here)
-        problems += [] if found is None else [Problem(f"models.{spec.name}.draft_model", found)]
+        problems += [] if found is None else [_placed(reading, spec, "draft_model", found)]
         for lora in spec.loras:
             found = _lora_problem(spec, lora, store, must_be_here=must_be_here)
-            problems += [] if found is None else [Problem(f"models.{spec.name}.loras.{lora.name}", found)]
+            problems += [] if found is None else [_placed(reading, spec, f"loras.{lora.name}", found)]
     return problems
+
+
+def _placed(reading: CatalogReading, spec: ModelSpec, key: str, message: str) -> Problem:
+    """Return the problem at the place of a model's option; `loras.NAME` is one of its adapters."""
+    option, _, part = key.partition(".")
+    found = reading.options.get(spec.name, {}).get(option)
+    if found is not None and option == "loras":
+        found = next((one for one in found.value if one.value.name == part), found)
+    if found is None:
+        return Problem(f"models.{spec.name}.{key}", message)
+    where = f"{found.where}.{part}" if option == "hooks" else found.where
+    return Problem(where, message, found.place.line, found.place.column)
+
+
+def _hook_problems(spec: ModelSpec, reading: CatalogReading) -> Iterator[Problem]:
+    for field in fields(spec.hooks):
+        command = getattr(spec.hooks, field.name)
+        if isinstance(command, tuple) and command and (message := _program_problem(command[0], spec.base_dir)):
+            yield _placed(reading, spec, f"hooks.{field.name}", message)
+
+
+def _program_problem(program: str, folder: Path) -> str | None:
+    """Return why a hook's program cannot be run."""
+    if "/" not in program:
+        return None if shutil.which(program) else f"there is no program `{program}` on the PATH of this server"
+    path = folder / program
+    if not path.is_file():
+        return f"there is no file {path}"
+    return None if os.access(path, os.X_OK) else f"{path} is not executable: chmod +x"
 
 
 def problem_of(spec: ModelSpec, store: ModelStore, *, must_be_here: bool) -> str | None:
     """Return why a model cannot be served, as far as a look at its files tells; None = nothing is known against it."""
-    if spec.problem is not None:
+    if spec.problem is not None or spec.remote is not None:
         return spec.problem
     looks = (_lora_problem(spec, lora, store, must_be_here=must_be_here) for lora in spec.loras)
     return (
@@ -106,8 +158,11 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
     """Return a line about each model in aligned columns, and one that counts them. For a catalogue without problems."""
     rows = []
     for spec in catalog.models.values():
-        path = _file_of(spec, store)
-        if path is None:
+        path = _file_of(spec, store) if spec.remote is None else None
+        if spec.remote is not None:
+            file = "on another server"
+            context = spec.context
+        elif path is None:
             file = "fetched at the first request"
             context = effective_context(spec, None)
         else:
@@ -118,7 +173,12 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
         names = f"also called {', '.join(spec.aliases)}" if spec.aliases else ""
         adapters = f"LoRA adapters {', '.join(lora.name for lora in spec.loras)}" if spec.loras else ""
         slots = "1 slot" if spec.slots == 1 else f"{spec.slots} slots"
-        rows.append((spec.name, file, f"{tokens}{slots}", parse_reference(spec.source).short(), names, adapters))
+        slots += f" in each of {spec.replicas} workers" if spec.replicas > 1 else ""
+        if spec.remote is not None:
+            source, room = f"{spec.remote.model} at {spec.remote.url}", tokens.removesuffix(", ")
+        else:
+            source, room = parse_reference(spec.source).short(), f"{tokens}{slots}"
+        rows.append((spec.name, file, room, source, names, adapters))
     count = "1 model" if len(rows) == 1 else f"{len(rows)} models"
     return [*_aligned(rows), f"{count}, no problems"]
 

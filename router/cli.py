@@ -7,13 +7,15 @@ Owns texts and exit codes of the command line. Imports what is heavy only inside
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 if TYPE_CHECKING:
-    from router.catalog import Catalog, Problem
+    from router.catalog import Catalog
+    from router.catalog_problems import Problem
     from router.settings import RouterSettings
 
 DEFAULT_FILE = "models.yaml"
@@ -63,14 +65,14 @@ def serve(file: Path | None, **options: Any) -> None:
 
     set_up_logging(settings.log_level, settings.log_format)
 
-    from router.catalog import CatalogError
     from router.catalog_files import load_catalog
+    from router.catalog_problems import CatalogError
     from router.serve import CannotServe, make_store, run
 
     try:
         catalog = load_catalog(path, make_store(settings).locate)
     except CatalogError as error:
-        _fail_with(list(error.problems), path)
+        _fail_with(error.problems, path)
     _warn_of_unknown_variables(catalog)
     try:
         code = run(catalog, settings)
@@ -92,21 +94,19 @@ def check(file: Path | None, **options: Any) -> None:
     path = _catalog_path(file, "check")
 
     from router import catalog_files
-    from router.catalog import CatalogError
     from router.checking import describe_models, file_problems, key_problems
     from router.serve import make_store
 
     store = make_store(settings)
-    problems = catalog_files.check(path, store.locate)
-    try:
-        catalog = catalog_files.load_catalog(path, store.locate)
-    except CatalogError:  # only when the text itself is wrong: then nothing more can be looked at
-        _fail_with(problems, path)
+    found = catalog_files.examine(path, store.locate)
+    if not found.is_sound:  # then what it names may not be what was meant
+        _fail_with(found.problems, path)
+    catalog, reading = found.catalog, found.reading
     _warn_of_unknown_variables(catalog)
-    problems += key_problems(settings, catalog, os.environ)
-    problems += file_problems(catalog, store, must_be_here=settings.offline)
-    if problems:
-        _fail_with(problems, path)
+    more = key_problems(settings, catalog, os.environ, reading)
+    more += file_problems(catalog, store, must_be_here=settings.offline, reading=reading)
+    if found.problems or more:
+        _fail_with(catalog_files.in_order([*found.problems, *more]), path)
     for line in describe_models(catalog, store):
         click.echo(line)
 
@@ -141,11 +141,12 @@ def _warn_of_unknown_variables(catalog: Catalog) -> None:
     from router.settings import unknown_variables
 
     expected = {FILE_VARIABLE, *(key.env for key in catalog.keys if key.env is not None)}
+    expected |= {spec.remote.key_env for spec in catalog.models.values() if spec.remote and spec.remote.key_env}
     for warning in unknown_variables(os.environ, expected):
         click.echo(f"corral: warning: {warning}", err=True)
 
 
-def _fail_with(problems: list[Problem], path: Path) -> NoReturn:
+def _fail_with(problems: Sequence[Problem], path: Path) -> NoReturn:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     _fail([*(problem.describe(path) for problem in problems), count])
 

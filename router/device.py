@@ -94,3 +94,7 @@ class Placement:
     """Each GPU's share of the layers; empty = there is at most one."""
     gpu_layers: int | None = None
     """Layers that are offloaded; None = as the model's options say."""
+
+
+NOWHERE = Placement()
+"""Nothing is known of devices or of the model's needs: llama.cpp chooses."""

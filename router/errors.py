@@ -11,6 +11,9 @@
     ├── UnsupportedMediaType   415  unsupported_media_type
     ├── TooManyRequests        429  queue_full
     ├── NotAvailableYet        501  not_available_yet
+    ├── RemoteFailed           502  remote_failed
+    ├── RemoteRefused          502  remote_refused
+    ├── RemoteUnreachable      503  remote_unreachable
     ├── ModelUnavailable       503  model_unavailable
     ├── QueueTimeout           503  queue_timeout
     ├── RequestTimeout         503  request_timeout
@@ -122,6 +125,28 @@ class NotAvailableYet(RouterError):
 
     http_status = 501
     code = "not_available_yet"
+
+
+class RemoteFailed(RouterError):
+    """The server that a model is on answered with something that is no answer, or with half of one."""
+
+    http_status = 502
+    code = "remote_failed"
+
+
+class RemoteRefused(RouterError):
+    """That server does not accept the router's own API key, which is no fault of the client's."""
+
+    http_status = 502
+    code = "remote_refused"
+
+
+class RemoteUnreachable(RouterError):
+    """There is no connection to that server."""
+
+    http_status = 503
+    code = "remote_unreachable"
+    default_retry_after_s = 5.0
 
 
 class ModelUnavailable(RouterError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from router.device import Device, Footprint, Placement
+from router.device import NOWHERE, Device, Footprint, Placement
 
 LeaseId = NewType("LeaseId", int)
 
@@ -265,7 +265,15 @@ class SpawnWorker:
     """Fetch the model's file if need be and start the process."""
 
     worker: WorkerId
-    placement: Placement = Placement()
+    placement: Placement = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceWorker:
+    """The worker, whose process is about to start, runs there instead."""
+
+    worker: WorkerId
+    placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,4 +315,4 @@ class RefuseLease:
     retry_after_s: float | None = None
 
 
-Action = SpawnWorker | StopWorker | GrantLease | RefuseLease
+Action = SpawnWorker | PlaceWorker | StopWorker | GrantLease | RefuseLease

@@ -16,6 +16,18 @@ _REASONS = {
     ExitCode.NO_MEMORY: ExitReason.NO_MEMORY,
 }
 
+_ASKED = {
+    ExitReason.STOPPED: "stopped by the router",
+    ExitReason.LOAD_TIMEOUT: "it made no progress while loading (load_timeout_s)",
+    ExitReason.HUNG: "it gave no sign of life and was killed (hang_timeout_s)",
+    ExitReason.NO_ROOM: "it needs more memory than is free and is placed again",
+    ExitReason.HOOK_FAILED: "its before_load command did not succeed",
+}
+"""What to say of a stop for which the router has no words of the moment."""
+
+NO_FAILURES = frozenset({ExitReason.STOPPED, ExitReason.NO_ROOM})
+"""Ends that are as they should be: the router asked for them."""
+
 _SIGNAL_HINTS = {
     signal.SIGKILL: "often the system was out of memory",
     signal.SIGSEGV: "a crash in native code",
@@ -39,7 +51,7 @@ def explain_exit(
     what it printed. A negative `exit_code` is a signal's number.
     """
     if asked is not None:
-        return WorkerExit(asked, asked_detail or "stopped by the router", exit_code)
+        return WorkerExit(asked, asked_detail or _ASKED.get(asked, _ASKED[ExitReason.STOPPED]), exit_code)
     reason = _REASONS.get(ExitCode(exit_code), ExitReason.CRASHED) if exit_code in _known() else ExitReason.CRASHED
     return WorkerExit(reason, error or _without_status(exit_code, last_words), exit_code)
 
@@ -55,6 +67,16 @@ def _without_status(exit_code: int, last_words: str) -> str:
     if not last_words:
         return manner
     return f"{last_words} ({manner})"
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """Return the name of the signal that a negative exit code stands for (`SIGSEGV`); None for any other code."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
 
 
 def _describe_signal(number: int) -> str:

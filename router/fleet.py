@@ -18,25 +18,32 @@ from typing import assert_never
 from router.events import (
     Action,
     CatalogChanged,
+    DevicesChanged,
+    DevicesMeasured,
     Event,
+    ExitReason,
     FleetLimits,
     LeaseReleased,
     LeaseRequested,
     LoadRequested,
     ModelPolicy,
+    ModelSized,
     ShutdownRequested,
     Tick,
     UnloadRequested,
     WorkerExited,
+    WorkerHung,
     WorkerProgressed,
     WorkerReady,
+    WorkerSized,
     WorkerStarted,
 )
 from router.fleet_ledger import FleetLedger
-from router.fleet_views import FleetSnapshot, ModelView, ResidentView, view_model
+from router.fleet_views import FleetSnapshot, ModelView, ResidentView, view_device, view_model
 from router.lifecycle import WorkerState
+from router.placement import PLACES, plan_placement, resize
 from router.pump import pump
-from router.resident import ModelRecord
+from router.resident import ModelRecord, Resident
 
 __all__ = ["Fleet", "FleetSnapshot", "ModelView", "ResidentView"]
 
@@ -78,24 +85,44 @@ class Fleet:
         deadlines = [record.queue_deadline_s, record.wish_deadline_s]
         demand_since_s = record.demand_since_s
         if demand_since_s is not None:
-            deadlines.append(demand_since_s + self._ledger.limits.max_wait_s)
-        if record.is_preload_due and record.rest is WorkerState.BACKOFF:
+            deadlines.append(demand_since_s + record.max_wait_s(self._ledger.limits.max_wait_s))
+        if (record.is_preload_due or record.wants_another) and record.rest is WorkerState.BACKOFF:
             deadlines.append(record.retry_at_s)
         for resident in record.residents.values():
             deadlines += (record.load_deadline_s(resident), record.idle_unload_at_s(resident))
+            if record.is_outdated(resident):
+                deadlines.append(record.replace_by_s(resident, self._ledger.limits.max_wait_s))
+                deadlines.append(record.retry_at_s if record.rest is not WorkerState.UNLOADED else None)
             if resident.state is WorkerState.DRAINING:
                 deadlines.append(resident.drain_until_s)
         return deadlines
 
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether it would help to know at once that others have given memory back."""
+        return any(record.demand_since_s is not None for record in self._ledger.awake.values())
+
+    def is_resident(self, model: str) -> bool:
+        """Return whether a request for `model` needs no new worker."""
+        record = self._ledger.records.get(model)
+        return record is not None and bool(record.all_serving)
+
+    def reserved(self) -> dict[str, int]:
+        """Return the bytes of each device that are set apart for workers."""
+        reserved: dict[str, int] = {}
+        for resident in self._ledger.residents:
+            for device_id, num_bytes in resident.placement.reserved.items():
+                reserved[device_id] = reserved.get(device_id, 0) + num_bytes
+        return reserved
+
     def snapshot(self, now_s: float) -> FleetSnapshot:
         """Return how everything stands, for display only."""
         ledger = self._ledger
-        residents = ledger.residents
+        reserved = self.reserved()
         return FleetSnapshot(
-            models={
-                name: view_model(record, residents, ledger.limits, now_s) for name, record in ledger.records.items()
-            },
+            models={name: view_model(record, ledger, now_s) for name, record in ledger.records.items()},
             is_shutting_down=ledger.is_shutting_down,
+            devices=tuple(view_device(device, ledger, reserved.get(device.id, 0)) for device in ledger.devices),
         )
 
     def check_integrity(self) -> None:
@@ -112,7 +139,7 @@ class Fleet:
                 ledger.admit(event)
             case LeaseReleased(lease_id):
                 ledger.release(lease_id)
-            case WorkerStarted() | WorkerProgressed() | WorkerReady() | WorkerExited():
+            case WorkerStarted() | WorkerProgressed() | WorkerReady() | WorkerSized() | WorkerHung() | WorkerExited():
                 self._note_worker(event)
             case LoadRequested(model):
                 self._note_load(model)
@@ -120,6 +147,8 @@ class Fleet:
                 self._note_unload(model)
             case CatalogChanged(models, limits):
                 ledger.adopt(models, limits)
+            case ModelSized() | DevicesChanged() | DevicesMeasured():
+                self._note_machine(event)
             case ShutdownRequested(drain_s):
                 ledger.is_shutting_down = True
                 for resident in ledger.residents:
@@ -129,7 +158,9 @@ class Fleet:
             case _:
                 assert_never(event)
 
-    def _note_worker(self, event: WorkerStarted | WorkerProgressed | WorkerReady | WorkerExited) -> None:
+    def _note_worker(
+        self, event: WorkerStarted | WorkerProgressed | WorkerReady | WorkerSized | WorkerHung | WorkerExited
+    ) -> None:
         """What a live worker reports is noted; the report of one that is gone is ignored."""
         found = self._ledger.find(event.worker)
         if found is None:
@@ -143,14 +174,55 @@ class Fleet:
                     resident.move(WorkerState.LOADING, now_s)
             case WorkerProgressed():
                 resident.last_sign_s = now_s
-            case WorkerReady(max_leases=max_leases):
+            case WorkerReady(max_leases=max_leases, slots=slots):
                 if resident.is_loading:
-                    record.note_ready(resident, max_leases, now_s)
+                    record.note_ready(resident, max_leases, slots, now_s)
+            case WorkerSized(footprint=footprint):
+                record.footprint = footprint
+                self._size(record, resident)
+            case WorkerHung(detail=detail):
+                if not resident.is_loading:
+                    self._ledger.kill_hung(resident, detail)
             case WorkerExited(exit=exit_):
                 # Whoever holds these leases sees the broken reply itself; releasing them later changes nothing.
                 for lease_id in resident.leases:
                     del self._ledger.leases[lease_id]
                 record.note_exit(resident, exit_, now_s)
+                self._ledger.is_home_wanted |= not record.policy.home
+            case _:
+                assert_never(event)
+
+    def _size(self, record: ModelRecord, resident: Resident) -> None:
+        """`resident` holds what its model really needs; before its process starts it may be placed anew or go."""
+        ledger = self._ledger
+        if resident.state is not WorkerState.STARTING:
+            resident.placement = resize(resident.placement, record.policy, record.footprint, ledger.devices)
+            return
+        free = ledger.free
+        for device_id, num_bytes in resident.placement.reserved.items():
+            if device_id in free:
+                free[device_id] += num_bytes
+        if PLACES in free:
+            free[PLACES] += 1
+        options = sorted(ledger.options_of(record), key=lambda option: option.gpus != resident.placement.gpus)
+        plan = plan_placement(options, free, (), ledger.now_s, may_evict=False)
+        if plan is None:
+            ledger.stop(resident, ExitReason.NO_ROOM)
+        elif plan.placement != resident.placement:
+            ledger.place(resident, plan.placement)
+
+    def _note_machine(self, event: ModelSized | DevicesChanged | DevicesMeasured) -> None:
+        """What has been found out about memory is what the next decision is made on."""
+        ledger = self._ledger
+        match event:
+            case ModelSized(model, footprint, load_s):
+                if (record := ledger.records.get(model)) is not None:
+                    record.footprint = footprint
+                    record.load_s = load_s or record.load_s
+            case DevicesChanged(devices):
+                ledger.devices = devices
+            case DevicesMeasured(used_by_others):
+                ledger.used_by_others = used_by_others
             case _:
                 assert_never(event)
 
@@ -160,10 +232,10 @@ class Fleet:
         if record is None:
             return
         record.forgive()
-        serving = record.serving
-        if serving is not None and serving.state is WorkerState.READY:
-            serving.last_used_s = self._ledger.now_s
-        elif record.wish_at_s is None:
+        ready = [resident for resident in record.all_serving if resident.state is WorkerState.READY]
+        for resident in ready:
+            resident.last_used_s = self._ledger.now_s
+        if not ready and record.wish_at_s is None:
             record.wish_at_s = self._ledger.now_s
             self._ledger.wake(record)
 

@@ -1,4 +1,4 @@
-"""The fleet's books: all models, who is awake, where each lease is, and the steps that change them.
+"""The fleet's books: all models, who is awake, where each lease and each byte is, and the steps that change them.
 
 Each step keeps the books true and notes the action that the outside has to perform. Must not decide *whether* a
 step is due: `pump.py` does.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import count
 
 from router import reasons
+from router.device import Device, Placement
 from router.events import (
     Action,
     ExitReason,
@@ -18,22 +20,30 @@ from router.events import (
     LeaseId,
     LeaseRequested,
     ModelPolicy,
+    PlaceWorker,
     RefuseLease,
     SpawnWorker,
     StopWorker,
     WorkerId,
 )
 from router.lifecycle import WorkerState, advance
-from router.reasons import Refusal
-from router.resident import ModelRecord, Resident
+from router.placement import PLACES, candidates, deficits, needs_of
+from router.reasons import Refusal, Shortage
+from router.resident import ModelRecord, Options, Resident
 from router.waiting import Waiter
 
 
 class FleetLedger:
     """Everything that the fleet remembers."""
 
-    def __init__(self, limits: FleetLimits) -> None:
+    def __init__(self, limits: FleetLimits, devices: tuple[Device, ...] = ()) -> None:
         self.limits = limits
+        self.devices = devices
+        """Empty = memory is not looked at."""
+        self.used_by_others: Mapping[str, int] = {}
+        """Bytes of each device that are no worker's."""
+        self.is_home_wanted = False
+        """Something was unloaded, so that perhaps nothing is loaded any more."""
         self.now_s = -math.inf
         """Of the event that is being handled."""
         self.is_shutting_down = False
@@ -52,10 +62,58 @@ class FleetLedger:
         """All live workers. Whoever has one is awake."""
         return [resident for record in self.awake.values() for resident in record.residents.values()]
 
+    def capacity(self, device: Device) -> int:
+        """Return the bytes that workers may use together: less than is usable if others use much."""
+        free_of_others = device.total_bytes - device.headroom_bytes - self.used_by_others.get(device.id, 0)
+        return max(0, min(device.usable_bytes, free_of_others))
+
     @property
-    def is_full(self) -> bool:
-        """No further worker may start."""
-        return self.limits.max_loaded is not None and len(self.residents) >= self.limits.max_loaded
+    def free(self) -> dict[str, int]:
+        """What is left of each device and of the places; below 0 after a limit was lowered or others took memory."""
+        residents = self.residents
+        free = {device.id: self.capacity(device) for device in self.devices}
+        if self.limits.max_loaded is not None:
+            free[PLACES] = self.limits.max_loaded - len(residents)
+        for resident in residents:
+            for device_id, num_bytes in resident.placement.reserved.items():
+                if device_id in free:
+                    free[device_id] -= num_bytes
+        return free
+
+    @property
+    def surplus(self) -> dict[str, int]:
+        """By how much workers exceed what the configuration allows, whatever others use; empty = they do not."""
+        room = {device.id: device.usable_bytes for device in self.devices}
+        if self.limits.max_loaded is not None:
+            room[PLACES] = self.limits.max_loaded
+        for resident in self.residents:
+            for resource, amount in needs_of(resident.placement).items():
+                if resource in room:
+                    room[resource] -= amount
+        return {resource: -left for resource, left in room.items() if left < 0}
+
+    @property
+    def has_surplus(self) -> bool:
+        """Something exceeds what the configuration allows."""
+        return bool(self.surplus)
+
+    def shortage(self, record: ModelRecord) -> Shortage | None:
+        """Return which memory the model lacks for its best placement; None = it lacks none."""
+        free = self.free
+        for option in self.options_of(record)[:1]:
+            for resource, missing in deficits(option, free).items():
+                if resource != PLACES:
+                    needed = option.reserved[resource]
+                    return Shortage(resource, needed, needed - missing, self.used_by_others.get(resource, 0))
+        return None
+
+    def options_of(self, record: ModelRecord) -> list[Placement]:
+        """Return every placement that could ever hold the model."""
+        cached = record.options
+        if cached is None or not cached.is_for(record.policy, record.footprint, self.devices):
+            placements = candidates(record.policy, record.footprint, self.devices)
+            record.options = cached = Options(record.policy, record.footprint, self.devices, placements)
+        return cached.placements
 
     def find(self, worker: WorkerId) -> tuple[ModelRecord, Resident] | None:
         """Return the live worker of this very incarnation, with its model."""
@@ -111,7 +169,8 @@ class FleetLedger:
             # Whoever is in line waits because nothing is free, so the newcomer could not be served either.
             self._refuse(event.lease_id, reasons.queue_full(record, self.now_s))
         else:
-            record.line.join(Waiter(event.lease_id, event.priority, event.key_id, self.now_s))
+            waiter = Waiter(event.lease_id, event.priority, event.key_id, self.now_s, event.prefixes)
+            record.line.join(waiter)
             self.leases[event.lease_id] = record
             self.wake(record)
 
@@ -126,11 +185,16 @@ class FleetLedger:
                 del resident.leases[lease_id]
                 resident.last_used_s = self.now_s
 
-    def grant(self, record: ModelRecord, resident: Resident) -> None:
-        """`resident` has no free lease, or nobody waits."""
-        while record.line and resident.has_free_lease:
-            waiter = record.line.pop_next(resident.num_leases_by_key)
+    def grant(self, record: ModelRecord) -> None:
+        """No worker of the model has a free lease, or nobody waits."""
+        while record.line:
+            free = [resident for resident in record.residents.values() if resident.has_free_lease]
+            if not free:
+                return
+            waiter = record.line.pop_next(record.num_leases_by_key)
+            resident = record.choose(free, waiter.prefixes)
             resident.leases[waiter.lease_id] = waiter.key_id
+            resident.remember(waiter.prefixes)
             resident.last_used_s = self.now_s
             self.actions.append(GrantLease(waiter.lease_id, resident.worker))
 
@@ -151,9 +215,9 @@ class FleetLedger:
 
     # --- workers -----------------------------------------------------------------------------------------
 
-    def spawn(self, record: ModelRecord, *, is_preload: bool = False) -> None:
-        """A new incarnation is on its way and holds a place."""
-        replica = 0  # one replica a model
+    def spawn(self, record: ModelRecord, placement: Placement, *, is_preload: bool = False) -> None:
+        """A new incarnation is on its way and holds its place and its memory."""
+        replica = next(number for number in count() if number not in record.residents)
         incarnation = self._incarnations.get((record.policy.name, replica), 0) + 1
         self._incarnations[record.policy.name, replica] = incarnation
         worker = WorkerId(record.policy.name, replica, incarnation)
@@ -163,11 +227,18 @@ class FleetLedger:
             since_s=self.now_s,
             last_sign_s=self.now_s,
             last_used_s=self.now_s,
+            started_at_s=self.now_s,
+            placement=placement,
             is_preload=is_preload,
             state=advance(record.rest, WorkerState.STARTING),
         )
         record.num_starts += 1
-        self.actions.append(SpawnWorker(worker))
+        self.actions.append(SpawnWorker(worker, placement))
+
+    def place(self, resident: Resident, placement: Placement) -> None:
+        """`resident` is placed anew before its process starts."""
+        resident.placement = placement
+        self.actions.append(PlaceWorker(resident.worker, placement))
 
     def drain(self, resident: Resident) -> None:
         """`resident` takes no new leases, and stops at once if it has none."""
@@ -185,6 +256,18 @@ class FleetLedger:
         resident.stop_reason = reason
         resident.move(WorkerState.STOPPING, self.now_s)
         self.actions.append(StopWorker(resident.worker, self.limits.stop_grace_s, reason))
+
+    def kill_hung(self, resident: Resident, detail: str) -> None:
+        """`resident` is killed without any grace, and whatever it served ends with `detail` as the reason."""
+        if resident.state is WorkerState.STOPPING:
+            return
+        resident.hung_detail = detail
+        resident.leave_by(self.now_s)
+        if resident.state is WorkerState.READY:
+            resident.move(WorkerState.DRAINING, self.now_s)
+        resident.stop_reason = ExitReason.HUNG
+        resident.move(WorkerState.STOPPING, self.now_s)
+        self.actions.append(StopWorker(resident.worker, 0.0, ExitReason.HUNG))
 
     # --- trust, but check --------------------------------------------------------------------------------
 
@@ -205,14 +288,21 @@ class FleetLedger:
             if record.line or record.wish_at_s is not None:
                 assert not self.is_shutting_down, f"{name}: somebody waits although the router stops"
                 assert not record.is_removed, f"{name}: somebody waits for a removed model"
-                assert record.residents or self.is_full, f"{name}: somebody waits although there is room"
+                may_start = not record.residents and not record.is_doomed
+                assert not may_start or self._is_contended(record), f"{name}: somebody waits although there is room"
         assert counted == self.leases, "the table of leases is not what the models hold"
+
+    def _is_contended(self, record: ModelRecord) -> bool:
+        """Whether there is no room for the model, or others that came before it wait for the same room."""
+        free = self.free
+        options = self.options_of(record)
+        others = any(other is not record and other.demand_since_s is not None for other in self.awake.values())
+        return others or all(deficits(option, free) for option in options)
 
     def _check_resident(self, record: ModelRecord, replica: int, resident: Resident) -> None:
         worker = resident.worker
         assert (worker.model, worker.replica) == (record.policy.name, replica), f"{worker}: misfiled"
         assert worker.incarnation == self._incarnations[worker.model, replica], f"{worker}: not the newest"
-        assert record.rest is WorkerState.UNLOADED, f"{worker}: lives while its model is {record.rest}"
         assert len(resident.leases) <= resident.max_leases, f"{worker}: leased too often, or before it is ready"
         if resident.state is WorkerState.READY:
             assert not resident.must_leave, f"{worker}: still serves although it has to go"

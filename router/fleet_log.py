@@ -6,9 +6,10 @@ Owns the words. Must not decide or remember anything but what the next line need
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from router.events import Event, ExitReason, ShutdownRequested, WorkerExited
+from router.events import Event, ExitReason, ShutdownRequested, WorkerExit, WorkerExited, WorkerId
 from router.fleet_views import FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
 
@@ -26,9 +27,12 @@ def fields(model: str, state: str, seconds: float | None = None) -> dict[str, di
 class FleetLog:
     """Compares snapshots and writes what has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_eviction: Callable[[str], None] | None = None) -> None:
+        """`on_eviction` gets the model of each worker that has gone because another one needed its place."""
+        self._on_eviction = on_eviction
         self._states: dict[str, WorkerState] = {}
         self._idle_s: dict[str, float] = {}
+        self._evicting: frozenset[WorkerId] = frozenset()
 
     def note(self, event: Event, fleet: FleetSnapshot, now_s: float) -> None:
         """Write the lines for what `event` has led to."""
@@ -36,16 +40,7 @@ class FleetLog:
             case ShutdownRequested():
                 logger.info("stopping all workers")
             case WorkerExited(worker, exit_):
-                view = fleet.models.get(worker.model)
-                if exit_.reason is ExitReason.STOPPED:
-                    idle_s = self._idle_s.pop(worker.model, 0.0)
-                    idle = f" (idle for {idle_s:.0f} s)" if idle_s >= 1 else ""
-                    told = fields(worker.model, WorkerState.UNLOADED.value, idle_s if idle else None)
-                    logger.info("%s: unloaded%s", worker.model, idle, extra=told)
-                else:
-                    reason = " / ".join(exit_.detail.split("\n"))
-                    told = _failure_fields(worker.model, view)
-                    logger.warning("%s: failed: %s%s", worker.model, reason, _describe_next_try(view), extra=told)
+                self._note_exit(worker, exit_, fleet.models.get(worker.model))
             case _:
                 pass
         for name, view in fleet.models.items():
@@ -54,10 +49,33 @@ class FleetLog:
             self._states[name] = view.state
         for name in self._states.keys() - fleet.models.keys():
             del self._states[name]
+        residents = (resident for view in fleet.models.values() for resident in view.residents)
+        self._evicting = frozenset(resident.worker for resident in residents if resident.is_evicting)
 
     def note_ready(self, model: str, seconds: float) -> None:
         """Write how long the load took."""
         logger.info("%s: ready in %.1f s", model, seconds, extra=fields(model, WorkerState.READY.value, seconds))
+
+    def _note_exit(self, worker: WorkerId, exit_: WorkerExit, view: ModelView | None) -> None:
+        """Write why a worker is gone: what the fleet has made of it, which knows more than the process."""
+        if view is not None and view.last_exit is not None:
+            exit_ = view.last_exit
+        model = worker.model
+        if exit_.reason is ExitReason.STOPPED:
+            is_evicted = worker in self._evicting
+            idle_s = self._idle_s.pop(model, 0.0)
+            notes = ["to make room"] if is_evicted else []
+            notes += [f"idle for {idle_s:.0f} s"] if idle_s >= 1 else []
+            told = fields(model, WorkerState.UNLOADED.value, idle_s if idle_s >= 1 else None)
+            logger.info("%s: unloaded%s", model, f" ({', '.join(notes)})" if notes else "", extra=told)
+            if is_evicted and self._on_eviction is not None:
+                self._on_eviction(model)
+            return
+        reason = " / ".join(exit_.detail.split("\n"))
+        if exit_.reason is ExitReason.NO_ROOM:
+            logger.info("%s: not started: %s", model, reason, extra=fields(model, WorkerState.UNLOADED.value))
+            return
+        logger.warning("%s: failed: %s%s", model, reason, _describe_next_try(view), extra=_failure_fields(model, view))
 
     def _note_state(self, view: ModelView, now_s: float) -> None:
         told = fields(view.name, view.state.value)

@@ -6,10 +6,12 @@ stale at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.events import FleetLimits, WorkerExit, WorkerId
+from router.device import NOWHERE, Device, Footprint, Placement
+from router.events import WorkerExit, WorkerId
+from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
 from router.reasons import waits_for
 from router.resident import ModelRecord, Resident
@@ -28,6 +30,12 @@ class ResidentView:
     last_used_s: float
     idle_unload_at_s: float | None
     """When idleness will unload it; None = not idle, pinned, or never."""
+    placement: Placement = NOWHERE
+    """Where it runs and what is reserved for it."""
+    is_outdated: bool = False
+    """It was started with a configuration that has changed since."""
+    is_evicting: bool = False
+    """It drains because another model needs its room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,21 @@ class ModelView:
     num_starts: int
     blocked_by: str | None
     """What its waiting requests wait for, in words."""
+    footprint: Footprint | None = None
+    """What a worker of it needs; None = not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device with what is reserved on it. Units: bytes."""
+
+    id: str
+    kind: str
+    description: str
+    total_bytes: int
+    usable_bytes: int
+    reserved_bytes: int
+    used_by_others_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +77,35 @@ class FleetSnapshot:
 
     models: Mapping[str, ModelView]
     is_shutting_down: bool
+    devices: tuple[DeviceView, ...] = ()
 
 
-def view_model(record: ModelRecord, residents: Collection[Resident], limits: FleetLimits, now_s: float) -> ModelView:
-    """Return how `record` looks now, among all `residents` of the fleet."""
+def view_device(device: Device, ledger: FleetLedger, reserved_bytes: int) -> DeviceView:
+    """Return how `device` looks now."""
+    return DeviceView(
+        id=device.id,
+        kind=device.kind.value,
+        description=device.description,
+        total_bytes=device.total_bytes,
+        usable_bytes=device.usable_bytes,
+        reserved_bytes=reserved_bytes,
+        used_by_others_bytes=ledger.used_by_others.get(device.id, 0),
+    )
+
+
+def view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelView:
+    """Return how `record` looks now, among all residents of the fleet."""
+    is_untouched = not (record.residents or record.line or record.last_exit) and record.wish_at_s is None
+    if not is_untouched:
+        return _view_model(record, ledger, now_s)
+    # Of a thousand models nearly all are at rest, and look the same each time somebody looks.
+    kept = record.kept_view
+    if not isinstance(kept, ModelView) or kept.name != record.policy.name or kept.footprint is not record.footprint:
+        record.kept_view = kept = _view_model(record, ledger, now_s)
+    return kept
+
+
+def _view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelView:
     shown = record.serving or next(iter(record.residents.values()), None)
     state = record.rest_state(now_s) if shown is None else shown.state
     oldest = record.line.oldest
@@ -74,7 +122,10 @@ def view_model(record: ModelRecord, residents: Collection[Resident], limits: Fle
             max(0.0, record.retry_at_s - now_s) if state in (WorkerState.BACKOFF, WorkerState.FAILED) else None
         ),
         num_starts=record.num_starts,
-        blocked_by=waits_for(record, residents, limits) if is_waiting else None,
+        blocked_by=(
+            waits_for(record, ledger.residents, ledger.limits, ledger.shortage(record)) if is_waiting else None
+        ),
+        footprint=record.footprint,
     )
 
 
@@ -87,4 +138,7 @@ def _view_resident(record: ModelRecord, resident: Resident) -> ResidentView:
         since_s=resident.since_s,
         last_used_s=resident.last_used_s,
         idle_unload_at_s=record.idle_unload_at_s(resident),
+        placement=resident.placement,
+        is_outdated=record.is_outdated(resident),
+        is_evicting=resident.is_evicting,
     )

@@ -12,10 +12,14 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+from router.tensor_sums import TENSOR_BLOCKS, TensorCounter, TensorSums
+
+_T = TypeVar("_T")
 
 MAX_HEADER_BYTES: Final = 128 * 2**20
 """Real headers have at most some 30 MiB (a million tokens with their merges)."""
@@ -28,6 +32,9 @@ MAX_STRING_BYTES: Final = 16 * 2**20
 MAX_ARRAY_DEPTH: Final = 4
 MAX_KEPT_KEYS: Final = 512
 MAX_KEPT_STRING_BYTES: Final = 1024
+MAX_KEPT_LISTS: Final = 64
+MAX_KEPT_ITEMS: Final = 1024
+"""Of a list of numbers: such lists have an entry for each layer."""
 _MAX_NAME_BYTES: Final = 1024
 _MAX_DIMENSIONS: Final = 8
 _WINDOW_BYTES: Final = 2**20
@@ -50,42 +57,6 @@ _SCALARS: Final[Mapping[int, struct.Struct]] = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-# Tensor types by number: elements in a block, bytes of a block. A type that is not here (a newer one, or
-# one that files never hold) is checked by its offset only. Source: type_traits in ggml.c.
-_TENSOR_BLOCKS: Final[Mapping[int, tuple[int, int]]] = {
-    0: (1, 4),  # F32
-    1: (1, 2),  # F16
-    2: (32, 18),  # Q4_0
-    3: (32, 20),  # Q4_1
-    6: (32, 22),  # Q5_0
-    7: (32, 24),  # Q5_1
-    8: (32, 34),  # Q8_0
-    10: (256, 84),  # Q2_K
-    11: (256, 110),  # Q3_K
-    12: (256, 144),  # Q4_K
-    13: (256, 176),  # Q5_K
-    14: (256, 210),  # Q6_K
-    16: (256, 66),  # IQ2_XXS
-    17: (256, 74),  # IQ2_XS
-    18: (256, 98),  # IQ3_XXS
-    19: (256, 50),  # IQ1_S
-    20: (32, 18),  # IQ4_NL
-    21: (256, 110),  # IQ3_S
-    22: (256, 82),  # IQ2_S
-    23: (256, 136),  # IQ4_XS
-    24: (1, 1),  # I8
-    25: (1, 2),  # I16
-    26: (1, 4),  # I32
-    27: (1, 8),  # I64
-    28: (1, 8),  # F64
-    29: (256, 56),  # IQ1_M
-    30: (1, 2),  # BF16
-    34: (256, 54),  # TQ1_0
-    35: (256, 66),  # TQ2_0
-    39: (32, 17),  # MXFP4
-    40: (64, 36),  # NVFP4
-    41: (128, 18),  # Q1_0
-}
 
 
 class GgufError(ValueError):
@@ -94,7 +65,7 @@ class GgufError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What the header says. `metadata` has the scalar keys only: no lists, no long strings."""
+    """What the header says. `metadata` has the scalar keys only: no long strings, and short lists in `lists`."""
 
     architecture: str
     name: str | None
@@ -110,6 +81,12 @@ class GgufHeader:
     num_tensors: int
     num_params: int
     """Weights in this one file."""
+    num_vocab: int = 0
+    """Tokens of the vocabulary; 0 = the file has none."""
+    lists: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict)
+    """The short lists of numbers: what differs from layer to layer."""
+    tensors: TensorSums = field(default_factory=TensorSums)
+    """Bytes by part of the model, in this one file."""
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -119,6 +96,18 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
     Raises: GgufError, also when the file cannot be opened.
     """
+    return _open(path, _read)
+
+
+def read_tensor_sums(path: Path) -> TensorSums:
+    """Return what the tensors of one file take; of a split model's later parts there is no more to know.
+
+    Raises: as `read_gguf_header`.
+    """
+    return _open(path, _read_part)
+
+
+def _open(path: Path, read: Callable[[_Cursor], _T]) -> _T:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -127,7 +116,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise GgufError("it is not a regular file")
-        return _read(_Cursor(descriptor, status.st_size))
+        return read(_Cursor(descriptor, status.st_size))
     except OSError as error:
         raise GgufError(f"it cannot be read: {error.strerror}") from None
     finally:
@@ -213,8 +202,15 @@ class _Cursor:
             self.position = self._start + at
             self._check(self.position)
 
-    def skip_array(self, depth: int = 1) -> None:
+    def array(self) -> tuple[int, tuple[int | float | bool, ...]]:
+        """Return a list's length and, if it is a short one of numbers, its items."""
         item_type, count = self.u32(), self.u64()
+        if item_type not in _SCALARS or count > MAX_KEPT_ITEMS:
+            self._skip_items(item_type, count, 1)
+            return count, ()
+        return count, tuple(self.scalar(_SCALARS[item_type]) for _ in range(count))
+
+    def _skip_items(self, item_type: int, count: int, depth: int) -> None:
         if item_type == _STRING:
             self.skip_strings(count)
         elif item_type == _ARRAY:
@@ -222,7 +218,7 @@ class _Cursor:
                 raise GgufError(f"it is damaged: lists are nested more than {MAX_ARRAY_DEPTH} deep")
             self.walk(16 * count)  # an inner list costs more time than a string, and no model has any
             for _ in range(count):
-                self.skip_array(depth + 1)
+                self._skip_items(self.u32(), self.u64(), depth + 1)
         elif item_type in _SCALARS:
             self.skip(count * _SCALARS[item_type].size)
         else:
@@ -235,9 +231,9 @@ def _unknown_type(number: int) -> GgufError:
 
 def _read(cursor: _Cursor) -> GgufHeader:
     num_tensors, num_keys = _read_counts(cursor)
-    metadata: dict[str, int | float | bool | str] = {}
-    template_bytes = _read_metadata(cursor, num_keys, metadata)
-    num_params = _read_tensors(cursor, num_tensors, metadata)
+    said = _read_metadata(cursor, num_keys)
+    metadata = said.scalars
+    num_params, tensors = _read_tensors(cursor, num_tensors, metadata)
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise GgufError("it does not name an architecture (general.architecture), so it is not a model")
@@ -249,12 +245,20 @@ def _read(cursor: _Cursor) -> GgufHeader:
         num_layers=_count(metadata, f"{architecture}.block_count"),
         size_bytes=cursor.size,
         file_type=_count(metadata, "general.file_type"),
-        has_chat_template=template_bytes > 0,
+        has_chat_template=said.template_bytes > 0,
         split_count=_count(metadata, "split.count") or 1,
         metadata=metadata,
         num_tensors=num_tensors,
         num_params=num_params,
+        num_vocab=said.num_vocab,
+        lists=said.lists,
+        tensors=tensors,
     )
+
+
+def _read_part(cursor: _Cursor) -> TensorSums:
+    num_tensors, num_keys = _read_counts(cursor)
+    return _read_tensors(cursor, num_tensors, _read_metadata(cursor, num_keys).scalars)[1]
 
 
 def _read_counts(cursor: _Cursor) -> tuple[int, int]:
@@ -277,9 +281,16 @@ def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     return num_tensors, num_keys
 
 
-def _read_metadata(cursor: _Cursor, num_keys: int, metadata: dict[str, int | float | bool | str]) -> int:
-    """Return the chat template's length in bytes (0 = none). Mutates: `metadata`, with the scalars."""
-    template_bytes = 0
+@dataclass(slots=True)
+class _Metadata:
+    scalars: dict[str, int | float | bool | str] = field(default_factory=dict)
+    lists: dict[str, tuple[int | float | bool, ...]] = field(default_factory=dict)
+    num_vocab: int = 0
+    template_bytes: int = 0
+
+
+def _read_metadata(cursor: _Cursor, num_keys: int) -> _Metadata:
+    said = _Metadata()
     seen = set()
     for _ in range(num_keys):
         key = cursor.string(MAX_KEY_BYTES, "a metadata key").decode("utf-8", "replace")
@@ -289,12 +300,16 @@ def _read_metadata(cursor: _Cursor, num_keys: int, metadata: dict[str, int | flo
         value_type = cursor.u32()
         value: int | float | bool | str
         if value_type == _ARRAY:
-            cursor.skip_array()
+            length, items = cursor.array()
+            if key == "tokenizer.ggml.tokens":
+                said.num_vocab = length
+            elif items and len(said.lists) < MAX_KEPT_LISTS:
+                said.lists[key] = items
             continue
         if value_type == _STRING:
             raw = cursor.string(MAX_STRING_BYTES, f"the value of {key[:100]!r}")
             if key == "tokenizer.chat_template":
-                template_bytes = len(raw)
+                said.template_bytes = len(raw)
                 continue
             if len(raw) > MAX_KEPT_STRING_BYTES:
                 continue
@@ -304,14 +319,17 @@ def _read_metadata(cursor: _Cursor, num_keys: int, metadata: dict[str, int | flo
         else:
             raise _unknown_type(value_type)
         # Real headers have some dozens of scalars; a damaged or hostile one may not fill the memory.
-        if len(metadata) < MAX_KEPT_KEYS:
-            metadata[key] = value
-    return template_bytes
+        if len(said.scalars) < MAX_KEPT_KEYS:
+            said.scalars[key] = value
+    return said
 
 
-def _read_tensors(cursor: _Cursor, num_tensors: int, metadata: Mapping[str, int | float | bool | str]) -> int:
-    """Return the number of weights, after every tensor was found to lie inside the file."""
+def _read_tensors(
+    cursor: _Cursor, num_tensors: int, metadata: Mapping[str, int | float | bool | str]
+) -> tuple[int, TensorSums]:
+    """Return the number of weights and their bytes, after every tensor was found to lie inside the file."""
     num_params = 0
+    counter = TensorCounter()
     end, last = 0, ""
     for _ in range(num_tensors):
         name = cursor.string(_MAX_NAME_BYTES, "a tensor's name").decode("utf-8", "replace")
@@ -324,10 +342,11 @@ def _read_tensors(cursor: _Cursor, num_tensors: int, metadata: Mapping[str, int 
             num_elements *= length
             row = length if axis == 0 else row
         tensor_type, offset = cursor.u32(), cursor.u64()
-        block, block_bytes = _TENSOR_BLOCKS.get(tensor_type, (1, 0))
+        block, block_bytes = TENSOR_BLOCKS.get(tensor_type, (1, 0))
         if row % block:
             raise GgufError(f"it is damaged: the rows of the tensor {name!r} do not fit its type {tensor_type}")
         num_params += num_elements
+        counter.add(name, num_elements // block * (block_bytes or 1))  # an unknown type is most likely a small one
         if offset + num_elements // block * block_bytes >= end:
             end, last = offset + num_elements // block * block_bytes, name
     alignment = _count(metadata, "general.alignment") or 32
@@ -338,7 +357,7 @@ def _read_tensors(cursor: _Cursor, num_tensors: int, metadata: Mapping[str, int 
         raise GgufError(
             f"it is truncated: the tensor {last!r} ends at byte {expected}, the file has {cursor.size}; fetch it again"
         )
-    return num_params
+    return num_params, counter.sums()
 
 
 def _count(metadata: Mapping[str, int | float | bool | str], key: str) -> int | None:

@@ -29,11 +29,13 @@ class HostGuard:
     """Refuses requests that come from a page of somebody else, or through a name that is not this server's."""
 
     def __init__(self, *, host: str, allowed: Iterable[str] = (), has_keys: bool) -> None:
-        """Take the address that the server listens on and what the operator allows besides its own names."""
+        """Take the address that the server listens on and what the operator allows besides its own names.
+
+        `has_keys` may be set anew when the configuration changes.
+        """
+        self.has_keys = has_keys
         self._allowed = frozenset(entry.lower().rstrip("/") for entry in allowed)
         self._checks_host = is_loopback(host)
-        # With keys on a public address the key is the protection: a foreign page does not have one.
-        self._checks_origin = self._checks_host or not has_keys
         self._names = _LOOPBACK_NAMES | {_bracketed(host.lower())} | self._allowed
 
     def check(self, host: str | None, origin: str | None) -> None:
@@ -45,7 +47,9 @@ class HostGuard:
                 f"the Host header {_shown(host)} is not a name of this server, which listens on this machine only; "
                 f"if it is meant to be reached by that name, set CORRAL_ALLOWED_HOSTS={_hostname(host)}"
             )
-        if self._checks_origin and origin is not None and not self._is_own_page(host, origin):
+        # With keys on a public address the key is the protection: a foreign page does not have one.
+        checks_origin = self._checks_host or not self.has_keys
+        if checks_origin and origin is not None and not self._is_own_page(host, origin):
             raise Forbidden(
                 f"requests from pages of {_shown(origin)} are refused, so that no website can use this server through "
                 f"your browser; if that host is this server under another name, set "

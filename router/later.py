@@ -12,7 +12,6 @@ from router.errors import NotAvailableYet
 from router.routes import Handler, Route
 
 _CHAT = "use POST /v1/chat/completions"
-_STATES = "poll GET /models"
 _MISSING = (
     ("/v1/responses", "OpenAI's Responses API", _CHAT),
     ("/v1/messages", "Anthropic's Messages API", _CHAT),
@@ -22,9 +21,11 @@ _MISSING = (
     ("/completion", "llama-server's own completion API", "use POST /v1/completions"),
     ("/infill", "filling in the middle", "use POST /v1/completions"),
     ("/props", "llama-server's properties", "use GET /v1/models and GET /slots"),
-    ("/events", "a stream of events", _STATES),
-    ("/models/sse", "a stream of model states", _STATES),
     ("/api/{rest:.*}", "Ollama's API", _CHAT),
+)
+_MISSING_FOR_ADMINS = (
+    ("/admin/pin", "pinning a model while it is served", "set `pin` in models.yaml: edits are picked up"),
+    ("/admin/config", "the configuration in force", "use GET /v1/models and `corral check`"),
 )
 
 
@@ -38,12 +39,8 @@ def _refusal(what: str, instead: str | None) -> Handler:
 
 ROUTES = (
     *(Route("*", path, _refusal(what, instead), is_counted=True, is_shown=False) for path, what, instead in _MISSING),
-    Route(
-        "*",
-        "/admin/{rest:.*}",
-        _refusal("reload, pin, config and logs", "restart the server to change its configuration"),
-        scopes=(Scope.ADMIN,),
-        is_counted=True,
-        is_shown=False,
+    *(
+        Route("*", path, _refusal(what, instead), scopes=(Scope.ADMIN,), is_counted=True, is_shown=False)
+        for path, what, instead in _MISSING_FOR_ADMINS
     ),
 )

@@ -1,6 +1,6 @@
 """What a worker is started with: from a model's options to its launch spec, command and environment.
 
-Owns which of the router's environment variables a worker may see, and how `context: auto` becomes a number.
+Owns which of the router's environment variables a worker or a hook may see, and how `context: auto` becomes a number.
 Must not start anything (`process.py` does) nor read files or the environment: all of it is passed in.
 """
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from router.catalog import ModelSpec
+from router.device import NOWHERE, Device, Placement
 from router.events import WorkerId
+from router.worker_devices import device_options, device_variables
 from worker.contract import EngineOptions, LaunchSpec, LoraFile
 
 AUTO_CONTEXT = 8192
@@ -24,14 +27,25 @@ ALLOWED = frozenset(
 )
 """Variables that a worker inherits. TZ and the locale, because chat templates print dates."""
 
-ALLOWED_PREFIXES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_", "OMP_", "GOMP_", "HF_")
+ALLOWED_PREFIXES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_", "ONEAPI_", "OMP_", "GOMP_", "HF_")
 
 SECRETS = frozenset({"HF_TOKEN"})
 """Match a prefix and are not inherited all the same: the router downloads, workers have no use for them."""
 
-FIXED = {"GGML_NO_BACKTRACE": "1", "GOMP_SPINCOUNT": "10000", "PYTHONUNBUFFERED": "1"}
+FIXED = {
+    "GGML_NO_BACKTRACE": "1",
+    "GOMP_SPINCOUNT": "10000",
+    "PYTHONUNBUFFERED": "1",
+    "SSL_CERT_FILE": "/dev/null",
+    "SSL_CERT_DIR": "/dev/null",
+}
 """Set unless the user sets them. Backtraces would start a debugger on the dying worker; idle threads that spin
-for long starve the other workers on the same cores, and threads that hardly spin lose some 5 % at barriers."""
+for long starve the other workers on the same cores, and threads that hardly spin lose some 5 % at barriers. aiohttp
+reads all certificates of the machine when it is imported, which takes as long as loading a small model: a worker, which
+has a Unix socket and no network, needs none."""
+
+"""Nothing is known of devices: the worker sees all, and llama.cpp chooses."""
+NO_DEVICES: Mapping[str, Device] = MappingProxyType({})
 
 
 def worker_command(override: Sequence[str] | None = None) -> list[str]:
@@ -39,14 +53,31 @@ def worker_command(override: Sequence[str] | None = None) -> list[str]:
     return list(override) if override is not None else [sys.executable, "-P", "-m", "worker"]
 
 
-def worker_environment(inherited: Mapping[str, str], model_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: allowed variables, what every worker gets, then the model's `env:`."""
-    allowed = {
+def worker_environment(
+    inherited: Mapping[str, str],
+    model_env: Mapping[str, str],
+    placement: Placement = NOWHERE,
+    devices: Mapping[str, Device] = NO_DEVICES,
+) -> dict[str, str]:
+    """Return the environment of a worker: allowed variables, what every worker gets, its devices, the model's `env:`.
+
+    Of several that set the same variable the last wins. `devices`: all of the machine, by id.
+    """
+    return FIXED | _allowed(inherited) | device_variables(placement, devices) | dict(model_env)
+
+
+def hook_environment(inherited: Mapping[str, str], *, event: str, model: str, model_path: Path) -> dict[str, str]:
+    """Return the environment of a model's hook: what a worker may see, and what has happened to which model."""
+    told = {"CORRAL_EVENT": event, "CORRAL_MODEL": model, "CORRAL_MODEL_PATH": str(model_path)}
+    return _allowed(inherited) | told
+
+
+def _allowed(inherited: Mapping[str, str]) -> dict[str, str]:
+    return {
         name: value
         for name, value in inherited.items()
         if name not in SECRETS and (name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
     }
-    return FIXED | allowed | dict(model_env)
 
 
 def effective_context(spec: ModelSpec, trained_context: int | None) -> int | None:
@@ -57,6 +88,11 @@ def effective_context(spec: ModelSpec, trained_context: int | None) -> int | Non
     if spec.context is not None:
         return _within_pool(spec, spec.context)
     return None if trained_context is None else _within_pool(spec, min(trained_context, AUTO_CONTEXT))
+
+
+def capped_context(trained_context: int | None, cap: int | None) -> int | None:
+    """Return the trained context, or the `cap` that memory sets to an automatic one if that is less."""
+    return cap if trained_context is None or (cap is not None and cap < trained_context) else trained_context
 
 
 def _within_pool(spec: ModelSpec, context: int) -> int:
@@ -78,12 +114,15 @@ def build_launch_spec(
     socket_path: Path,
     trained_context: int | None,
     num_threads: int,
+    placement: Placement = NOWHERE,
+    devices: Mapping[str, Device] = NO_DEVICES,
     calibration_dir: Path | None = None,
+    prompts_dir: Path | None = None,
     log_level: str = "INFO",
 ) -> LaunchSpec:
     """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists.
 
-    `lora_paths`: the files of the model's adapters, in its order.
+    `lora_paths`: the files of the model's adapters, in its order. `devices`: all of the machine, by id.
     """
     context = effective_context(spec, trained_context)
     return LaunchSpec(
@@ -93,7 +132,7 @@ def build_launch_spec(
         socket_path=str(socket_path),
         status_fd=-1,
         engine=EngineOptions(
-            **spec.engine,
+            **(dict(spec.engine) | device_options(spec.devices, spec.engine, placement, devices)),
             context=_within_pool(spec, AUTO_CONTEXT) if context is None else context,
             slots=spec.slots,
             kv_tokens=spec.kv_tokens,
@@ -108,6 +147,7 @@ def build_launch_spec(
         chat_template=spec.chat_template,
         chat_template_kwargs=dict(spec.chat_template_kwargs),
         calibration_dir=str(calibration_dir) if calibration_dir is not None and spec.calibrate else None,
+        prompts_dir=None if prompts_dir is None else str(prompts_dir),
         log_level=log_level,
     )
 

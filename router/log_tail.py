@@ -1,13 +1,14 @@
 """The last lines that a worker printed, and which of them tell why it died.
 
-Owns a bounded buffer of text. Must not read pipes or write logs (`process.py` does), nor keep more than its
-bounds, however much a worker prints.
+Owns a bounded buffer of text, and who wants to hear of new lines. Must not read pipes or write logs (`output_reader.py`
+does), nor keep more than its bounds, however much a worker prints.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable, Sequence
 
 MAX_LINES = 200
 MAX_BYTES = 64 * 1024
@@ -31,39 +32,38 @@ _LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \S+ (WARNING|ERROR|CRITICAL) (?:.*?: )?(
 _TRACEBACK_NOISE = re.compile(r"^(Traceback \(most recent call last\)|  File |    |\s*\^+\s*$)")
 
 
-class LogTail:
-    """Cuts a byte stream into lines and keeps the last ones."""
+Listener = Callable[[Sequence[str]], None]
+"""Gets lines as they come."""
 
-    def __init__(self) -> None:
+
+class LineBuffer:
+    """Keeps the last lines of a text that grows, within bounds, and passes new ones on."""
+
+    def __init__(self, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
         self._lines: deque[str] = deque()
         self._num_bytes = 0
-        self._partial = bytearray()
-        self._is_skipping = False
+        self._listeners: tuple[Listener, ...] = ()
 
-    def feed(self, data: bytes) -> list[str]:
-        """Keep the lines that `data` completes and return them, decoded and without control characters."""
-        *ended, rest = data.split(b"\n")
-        lines = []
-        for part in ended:
-            if not self._is_skipping:
-                lines.append(self._keep(bytes(self._partial) + part))
-            self._partial.clear()
-            self._is_skipping = False
-        if not self._is_skipping:
-            self._partial += rest
-        if len(self._partial) > MAX_LINE_BYTES:
-            lines.append(self._keep(bytes(self._partial)))
-            self._partial.clear()
-            self._is_skipping = True
-        return lines
+    def add(self, lines: Sequence[str]) -> None:
+        """Keep `lines`, dropping the oldest ones beyond the bounds, and tell everybody who listens."""
+        for line in lines:
+            self._lines.append(line)
+            self._num_bytes += len(line)
+        while len(self._lines) > self._max_lines or self._num_bytes > self._max_bytes:
+            self._num_bytes -= len(self._lines.popleft())
+        for listener in self._listeners:
+            listener(lines)
 
-    def end(self) -> list[str]:
-        """Keep the last line although no newline ended it; return it in a list, if there is one."""
-        if not self._partial:
-            return []
-        line = self._keep(bytes(self._partial))
-        self._partial.clear()
-        return [line]
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """From now on `listener` gets every new line, until what is returned is called. It must not raise or wait."""
+        self._listeners = (*self._listeners, listener)
+
+        def leave() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+        return leave
 
     def lines(self) -> list[str]:
         """Return the lines kept, oldest first."""
@@ -73,21 +73,54 @@ class LogTail:
         """Return the lines kept as one text."""
         return "\n".join(self._lines)
 
+
+class LogTail(LineBuffer):
+    """Cuts a byte stream into lines and keeps the last ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._partial = bytearray()
+        self._is_skipping = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """Keep the lines that `data` completes and return them, decoded and without control characters."""
+        *ended, rest = data.split(b"\n")
+        lines = []
+        for part in ended:
+            if not self._is_skipping:
+                lines.append(_clean(bytes(self._partial) + part))
+            self._partial.clear()
+            self._is_skipping = False
+        if not self._is_skipping:
+            self._partial += rest
+        if len(self._partial) > MAX_LINE_BYTES:
+            lines.append(_clean(bytes(self._partial)))
+            self._partial.clear()
+            self._is_skipping = True
+        if lines:
+            self.add(lines)
+        return lines
+
+    def end(self) -> list[str]:
+        """Keep the last line although no newline ended it; return it in a list, if there is one."""
+        if not self._partial:
+            return []
+        line = _clean(bytes(self._partial))
+        self._partial.clear()
+        self.add([line])
+        return [line]
+
     def last_words(self, max_lines: int = 3) -> str:
         """Return the last lines that look like a reason, else the very last one; "" when none can be a reason."""
         spoken = [line.strip() for line in self._lines if line.strip() and not _is_no_reason(line)]
         reasons = [line for line in spoken if _MEANINGFUL.search(line)]
         return " / ".join(reasons[-max_lines:] or spoken[-1:])
 
-    def _keep(self, raw: bytes) -> str:
-        text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
-        # What a worker prints must not be able to drive a terminal or forge lines of the router's log.
-        line = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", text))
-        self._lines.append(line)
-        self._num_bytes += len(line)
-        while len(self._lines) > MAX_LINES or self._num_bytes > MAX_BYTES:
-            self._num_bytes -= len(self._lines.popleft())
-        return line
+
+def _clean(raw: bytes) -> str:
+    """Return one line as text that can neither drive a terminal nor forge lines of the router's log."""
+    text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", text))
 
 
 def severity(line: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from router.recent_log import RecentLog
 from router.settings import LogFormat
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -33,7 +34,10 @@ def set_up_logging(level: str, format_: LogFormat, stream: TextIO | None = None)
     else:
         handler.setFormatter(JsonFormatter())
     handler.addFilter(_is_worth_a_line)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    recent = RecentLog()
+    recent.setFormatter(TextFormatter(has_colour=False))
+    recent.addFilter(_is_worth_a_line)
+    logging.basicConfig(level=level.upper(), handlers=[handler, recent], force=True)
     logging.captureWarnings(True)
     if level != "debug":
         logging.getLogger("asyncio").setLevel(logging.WARNING)

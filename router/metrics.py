@@ -1,40 +1,36 @@
 """Everything that `GET /metrics` shows: the router's own counters, the workers' totals, the state of the fleet.
 
-Owns names, labels and the text. Must not ask a worker for anything or wake one: worker figures come from the
-status links, fleet figures from a snapshot at the time of the scrape. Labels take values from closed sets only
-(`model` is a name of the catalogue, never what a request said).
+Owns what the router counts, and the text. Must not ask a worker for anything or wake one: worker figures come from
+the status links (`metrics_workers.py`), fleet figures from a snapshot at the time of the scrape (`metrics_fleet.py`).
+Labels take values from closed sets only (`model` is a name of the catalogue, never what a request said).
 """
 
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 import psutil
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from router.catalog import Catalog
 from router.events import ExitReason, WorkerId
-from router.fleet import FleetSnapshot
-from router.lifecycle import WorkerState
+from router.fleet_views import FleetSnapshot
+from router.metrics_fleet import FleetCollector
+from router.metrics_workers import WorkerCollector
 from router.worker_totals import WorkerTotals
-from worker.contract import Histogram as WorkerHistogram
-from worker.contract import SlotState, WorkerStatus
+from worker.contract import EngineCounters, WorkerStatus
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _WAIT_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _LOAD_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
-
-_WORKER_HISTOGRAMS = {
-    "time_to_first_token_seconds": "From a request's arrival at the worker to its first token.",
-    "inter_token_seconds": "Between two tokens of one request.",
-    "batch_rows": "Rows (tokens) of one forward pass.",
-}
 
 
 class RouterMetrics:
@@ -67,7 +63,7 @@ class RouterMetrics:
         self._starts = Counter("corral_worker_starts", "Worker processes started.", ["model"], registry=self.registry)
         self._exits = Counter(
             "corral_worker_exits",
-            "Workers that ended, by reason; everything but `stopped` is a failure.",
+            "Workers that ended, by reason; everything but `stopped` and `no_room` is a failure.",
             ["model", "reason"],
             registry=self.registry,
         )
@@ -84,6 +80,32 @@ class RouterMetrics:
             buckets=_LOAD_BUCKETS,
             registry=self.registry,
         )
+        self._evictions = Counter(
+            "corral_evictions",
+            "Models that were unloaded because another one needed their place, by the model that went.",
+            ["model"],
+            registry=self.registry,
+        )
+        self._reloads = Counter(
+            "corral_catalog_reloads",
+            "Attempts to take over a changed configuration, by result: success, failure.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._reload_success = Gauge(
+            "corral_catalog_reload_success",
+            "1 if the configuration as it now stands is in force, 0 if the last attempt to read it failed.",
+            registry=self.registry,
+        )
+        self._reload_timestamp = Gauge(
+            "corral_catalog_reload_timestamp_seconds",
+            "When the configuration in force was taken over, since the Unix epoch.",
+            registry=self.registry,
+        )
+        for result in ("success", "failure"):
+            self._reloads.labels(result)  # both series from the start, so that the first one counts as an increase
+        self._reload_success.set(1)
+        self._reload_timestamp.set_to_current_time()
         build = Info("corral_build", "Versions of what is running.", registry=self.registry)
         build.info(
             {
@@ -92,7 +114,7 @@ class RouterMetrics:
                 "llama_cpp_python": _version_of("llama-cpp-python"),
             }
         )
-        self.registry.register(_WorkerCollector(self._totals))
+        self.registry.register(WorkerCollector(self._totals))
         self.registry.register(_ProcessCollector())
 
     # --- what happened ---
@@ -122,13 +144,35 @@ class RouterMetrics:
             self._kills.labels(worker.model).inc()
         self._totals.retire(worker)
 
+    def remote_answered(self, model: str, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
+        """Count the tokens of one answer of another server."""
+        self._totals.add(
+            model,
+            EngineCounters(
+                prompt_tokens_computed=max(0, prompt_tokens - cached_tokens),
+                prompt_tokens_cached=cached_tokens,
+                generated_tokens=generated_tokens,
+            ),
+        )
+
+    def model_evicted(self, model: str) -> None:
+        """Count one worker that has to go because another model needs its place."""
+        self._evictions.labels(model).inc()
+
+    def catalog_reloaded(self, ok: bool) -> None:
+        """Count one attempt to take over a changed configuration; `ok` = it is in force now."""
+        self._reloads.labels("success" if ok else "failure").inc()
+        self._reload_success.set(float(ok))
+        if ok:
+            self._reload_timestamp.set(time.time())
+
     def status_received(self, worker: WorkerId, status: WorkerStatus) -> None:
         """Take one line of a worker's status link."""
         self._totals.update(worker, status)
 
-    def watch_fleet(self, snapshot: Callable[[], FleetSnapshot]) -> None:
-        """Show the fleet that `snapshot` gives at each scrape. To be called once."""
-        self.registry.register(_FleetCollector(snapshot))
+    def watch_fleet(self, snapshot: Callable[[], FleetSnapshot], catalog: Callable[[], Catalog] | None = None) -> None:
+        """Show the fleet that `snapshot` gives at each scrape, and what `catalog` cannot offer. To be called once."""
+        self.registry.register(FleetCollector(snapshot, catalog))
 
     # --- what is shown ---
 
@@ -138,124 +182,6 @@ class RouterMetrics:
         wanted = [part.partition(";")[0].strip().lower() for part in (accept or "").split(",")]
         encode, content_type = choose_encoder(_OPENMETRICS if "application/openmetrics-text" in wanted else "")
         return encode(self.registry), content_type
-
-
-class _WorkerCollector(Collector):
-    """Families that come from the status links."""
-
-    def __init__(self, totals: WorkerTotals) -> None:
-        self._totals = totals
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the names are fixed, and asking would cost a collection at start."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._counters()
-        yield from self._histograms()
-        yield from self._gauges()
-
-    def _counters(self) -> Iterator[Metric]:
-        prompt = CounterMetricFamily(
-            "corral_prompt_tokens",
-            "Prompt tokens, by where their KV came from: computed, or cached from an earlier request.",
-            labels=["model", "source"],
-        )
-        generated = CounterMetricFamily("corral_generated_tokens", "Tokens generated.", labels=["model"])
-        prefill = CounterMetricFamily(
-            "corral_prefill_seconds", "Time in forward passes that computed prompts.", labels=["model"]
-        )
-        generation = CounterMetricFamily(
-            "corral_generation_seconds", "Time in forward passes that generated tokens.", labels=["model"]
-        )
-        forward = CounterMetricFamily("corral_forward", "Forward passes.", labels=["model"])
-        forward_seconds = CounterMetricFamily("corral_forward_seconds", "Time in forward passes.", labels=["model"])
-        step_seconds = CounterMetricFamily(
-            "corral_step_seconds", "Time in whole steps: forward passes and the work around them.", labels=["model"]
-        )
-        parked = CounterMetricFamily(
-            "corral_parked_sequences",
-            "Running answers that had to make room for others and went on later.",
-            labels=["model"],
-        )
-        failed = CounterMetricFamily(
-            "corral_failed_steps", "Forward passes and KV operations that failed and were made good.", labels=["model"]
-        )
-        drafted = CounterMetricFamily(
-            "corral_drafted_tokens", "Tokens that were drafted ahead and verified in a forward pass.", labels=["model"]
-        )
-        accepted = CounterMetricFamily("corral_accepted_tokens", "Drafted tokens that were right.", labels=["model"])
-        for model, totals in self._totals.by_model().items():
-            counters = totals.counters
-            prompt.add_metric([model, "computed"], counters.prompt_tokens_computed)
-            prompt.add_metric([model, "cached"], counters.prompt_tokens_cached)
-            generated.add_metric([model], counters.generated_tokens)
-            prefill.add_metric([model], counters.prefill_seconds)
-            generation.add_metric([model], counters.generation_seconds)
-            forward.add_metric([model], counters.forwards)
-            forward_seconds.add_metric([model], counters.forward_seconds)
-            step_seconds.add_metric([model], counters.step_seconds)
-            parked.add_metric([model], counters.parked)
-            failed.add_metric([model], counters.failed_steps)
-            drafted.add_metric([model], counters.drafted_tokens)
-            accepted.add_metric([model], counters.accepted_tokens)
-        yield from (prompt, generated, prefill, generation, forward, forward_seconds, step_seconds, parked, failed)
-        yield from (drafted, accepted)
-
-    def _histograms(self) -> Iterator[Metric]:
-        totals_by_model = self._totals.by_model()
-        for name, documentation in _WORKER_HISTOGRAMS.items():
-            family = HistogramMetricFamily(f"corral_{name}", documentation, labels=["model"])
-            for model, totals in totals_by_model.items():
-                if (histogram := totals.histograms.get(name)) is not None:
-                    family.add_metric([model], list(_cumulative(histogram)), histogram.total)
-            yield family
-
-    def _gauges(self) -> Iterator[Metric]:
-        slots: dict[tuple[str, str], float] = {}
-        cells: dict[tuple[str, str], float] = {}
-        memory: dict[tuple[str, str], float] = {}
-        for worker, status in self._totals.live().items():
-            if status.slots:
-                for state in SlotState:
-                    slots.setdefault((worker.model, state.value.lower()), 0)
-            for slot in status.slots:
-                slots[worker.model, slot.state.value.lower()] += 1
-            for kind, count in status.kv_cells.items():
-                cells[worker.model, kind] = cells.get((worker.model, kind), 0) + count
-            for kind, size in status.memory_bytes.items():
-                memory[worker.model, kind] = memory.get((worker.model, kind), 0) + size
-        yield _gauge("corral_slots", "Slots of loaded models, by state.", ["model", "state"], slots)
-        yield _gauge("corral_kv_cells", "KV cells of loaded models, by kind.", ["model", "kind"], cells)
-        yield _gauge("corral_worker_memory_bytes", "Memory of worker processes, by kind.", ["model", "kind"], memory)
-
-
-class _FleetCollector(Collector):
-    """Families that come from a snapshot of the fleet."""
-
-    def __init__(self, snapshot: Callable[[], FleetSnapshot]) -> None:
-        self._snapshot = snapshot
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the fleet may not be there yet."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        state = GaugeMetricFamily(
-            "corral_worker_state", "1 for the state that the model is in, 0 for the others.", labels=["model", "state"]
-        )
-        length = GaugeMetricFamily(
-            "corral_queue_length", "Requests that wait for a place on a worker.", labels=["model"]
-        )
-        oldest = GaugeMetricFamily(
-            "corral_queue_oldest_seconds", "How long the oldest of them has waited; 0 = none waits.", labels=["model"]
-        )
-        for name, view in sorted(self._snapshot().models.items()):
-            for each in WorkerState:
-                state.add_metric([name, each.value], float(each is view.state))
-            length.add_metric([name], view.queue_length)
-            oldest.add_metric([name], view.oldest_wait_s or 0.0)
-        yield from (state, length, oldest)
 
 
 class _ProcessCollector(Collector):
@@ -287,23 +213,6 @@ class _ProcessCollector(Collector):
             yield GaugeMetricFamily(
                 "process_open_fds", "Open file descriptors of the router.", value=self._process.num_fds()
             )
-
-
-def _gauge(
-    name: str, documentation: str, labels: list[str], values: Mapping[tuple[str, str], float]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, documentation, labels=labels)
-    for key, value in sorted(values.items()):
-        family.add_metric(list(key), value)
-    return family
-
-
-def _cumulative(histogram: WorkerHistogram) -> Iterator[tuple[str, float]]:
-    """Yield upper bounds and running sums, as Prometheus wants them."""
-    running = 0
-    for bound, count in zip((*map(str, map(float, histogram.bounds)), "+Inf"), histogram.counts, strict=True):
-        running += count
-        yield bound, running
 
 
 def _version_of(distribution: str) -> str:

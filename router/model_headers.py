@@ -45,7 +45,7 @@ class ModelHeaders:
     async def survey(self, specs: Iterable[ModelSpec]) -> None:
         """Read the headers of all models that are here and not known yet; those that cannot be read are skipped."""
         for spec in specs:
-            if self.get(spec) is not None:
+            if spec.remote is not None or self.get(spec) is not None:
                 continue
             try:
                 path = await asyncio.to_thread(self._store.locate, parse_reference(spec.source), spec.base_dir)

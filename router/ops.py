@@ -14,18 +14,14 @@ from router.auth import Scope
 from router.fleet_views import ModelView, ResidentView
 from router.json_reply import json_response
 from router.lifecycle import WorkerState
-from router.listing import DOWNLOADING, UNAVAILABLE, reason_of, state_of
+from router.listing import Look
 from router.routes import Route
 from router.services import SERVICES
-from worker.contract import SlotReport, SlotState, WorkerStatus
+from router.shown_states import DOWNLOADING, UNAVAILABLE
+from worker.contract import SlotReport, SlotState
 
 if TYPE_CHECKING:
     from router.supervisor import Supervisor
-
-SILENT_AFTER_S = 15.0
-"""A worker reports once a second; after this long without a line its event loop hangs."""
-STUCK_AFTER_S = 120.0
-"""One pass over a full batch takes a big model on a slow CPU half a minute; after this long the engine hangs."""
 
 _UNHEALTHY = frozenset({UNAVAILABLE, *(state.value for state in (WorkerState.BACKOFF, WorkerState.FAILED))})
 _LEAVING = frozenset({WorkerState.DRAINING.value, WorkerState.STOPPING.value})
@@ -37,15 +33,24 @@ async def get_health(request: web.Request) -> web.StreamResponse:
     if name := request.query.get("model"):
         return _model_health(supervisor, name)
     fleet = supervisor.snapshot()
-    states = [view.state for view in fleet.models.values()]
-    waits = [view.oldest_wait_s for view in fleet.models.values() if view.oldest_wait_s is not None]
-    body = {
+    views = fleet.models.values()
+    body: dict[str, Any] = {
         "status": "stopping" if fleet.is_shutting_down else "ok",
         "models": len(supervisor.catalog.models),
-        "loaded": sum(state is WorkerState.READY for state in states),
-        "queue_length": sum(view.queue_length for view in fleet.models.values()),
-        "oldest_wait_s": round(max(waits), 1) if waits else None,
+        "loaded": sum(view.state is WorkerState.READY for view in views),
+        "queue_length": sum(view.queue_length for view in views),
+        "oldest_wait_s": None,
     }
+    if waiting := [(view.oldest_wait_s, view.name) for view in views if view.oldest_wait_s is not None]:
+        wait_s, name = max(waiting)
+        body["oldest_wait_s"] = round(wait_s, 1)
+        body["oldest_wait"] = {"model": name, "waiting_for": fleet.models[name].blocked_by}
+    if hung := supervisor.hung():
+        body["hung"] = [
+            {"model": worker.model, "replica": worker.replica, "reason": why} for worker, why in sorted(hung.items())
+        ]
+    if (refused := request.app[SERVICES].reloader.refused) is not None:
+        body["configuration"] = {"status": "invalid", "error": refused.summary, "since": round(refused.since_s)}
     return json_response(body, status=503 if fleet.is_shutting_down else 200)
 
 
@@ -76,53 +81,43 @@ ROUTES = (
 )
 
 
-def why_wedged(status: WorkerStatus, now_s: float) -> str | None:
-    """Return why a worker that says it is ready cannot be believed; None when it can."""
-    silent_s = now_s - status.at_s
-    if silent_s > SILENT_AFTER_S:
-        return f"its worker has not reported for {silent_s:.0f} s"
-    stuck_s = now_s - status.step_at_s
-    if status.has_work and stuck_s > STUCK_AFTER_S:
-        return f"its engine has work and has made no pass for {stuck_s:.0f} s"
-    return None
-
-
 def _model_health(supervisor: Supervisor, name: str) -> web.Response:
     spec = supervisor.catalog.resolve(name).spec
-    view = supervisor.snapshot().models.get(spec.name)
-    state = state_of(supervisor, spec, view)
-    reason = reason_of(spec, view) or _wedged_reason(supervisor, view)
+    look = Look.at(supervisor)
+    view = look.fleet.models.get(spec.name)
+    state = look.state(spec)
+    reason = look.reason(spec) or _hung_reason(supervisor, view)
     is_healthy = reason is None and state not in _UNHEALTHY and state not in _LEAVING
     body: dict[str, Any] = {"status": "ok" if is_healthy else "unavailable", "model": spec.name, "state": state}
     if reason is not None:
         body["reason"] = reason
-    if (awaited := _own_progress(supervisor, view) or (view.blocked_by if view is not None else None)) is not None:
+    if (progress := look.progress(spec)) is not None:
+        body["progress"] = progress
+    if (awaited := _own_progress(look, view) or (view.blocked_by if view is not None else None)) is not None:
         body["waiting_for"] = awaited
     return json_response(body, status=200 if is_healthy else 503)
 
 
-def _own_progress(supervisor: Supervisor, view: ModelView | None) -> str | None:
+def _own_progress(look: Look, view: ModelView | None) -> str | None:
     """Return how far the model's own download or load is, in words; None when neither runs."""
     if view is None:
         return None
-    if (fetched := supervisor.fetch_progress(view.name)) is not None:
+    if (fetched := look.fetches.get(view.name)) is not None:
         return f"its download: {fetched.text.removeprefix(DOWNLOADING).lstrip(', ')}"
     loading = [resident for resident in view.residents if resident.state is WorkerState.LOADING]
     if not loading:
         return None
-    status = supervisor.status(loading[0].worker)
+    status = look.supervisor.status(loading[0].worker)
     return "its load" if status is None or status.progress is None else f"its load: {status.progress:.0%}"
 
 
-def _wedged_reason(supervisor: Supervisor, view: ModelView | None) -> str | None:
-    """Return why the model's ready workers are stuck; None if one of them is not, or there is none."""
-    if view is None:
+def _hung_reason(supervisor: Supervisor, view: ModelView | None) -> str | None:
+    """Return why the model's ready workers hang; None if one of them does not, or there is none."""
+    hung = supervisor.hung()
+    if view is None or not hung:
         return None
-    ready = [resident for resident in view.residents if resident.state is WorkerState.READY]
-    reasons = []
-    for resident in ready:
-        status = supervisor.status(resident.worker)
-        reasons.append(None if status is None else why_wedged(status, time.monotonic()))
+    ready = [resident.worker for resident in view.residents if resident.state is WorkerState.READY]
+    reasons = [hung.get(worker) for worker in ready]
     return reasons[0] if reasons and all(reasons) else None
 
 

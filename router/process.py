@@ -6,7 +6,9 @@ models, leases or the fleet. A process counts as gone only when it is reaped and
     router                                   worker (own session, own process group)
       launch spec, controls  ── stdin ──▶    end of file = exit
       StatusLink             ◀─ status fd ─  JSON lines
-      LogTail                ◀─ stdout+err ─ text
+      OutputReader           ◀─ stdout+err ─ text
+
+A process may exist for long before it is told what to load: then it is a spare.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from typing import Self
 
 from router.events import ExitReason, WorkerExit
 from router.exits import explain_exit
-from router.log_tail import LogTail, WarningsOnce
+from router.log_tail import LogTail
+from router.output_reader import OutputReader
 from router.process_group import living_members, signal_group
 from router.status import StatusLink
 from worker.contract import Control, LaunchSpec, WorkerStatus
 
 logger = logging.getLogger(__name__)
-output_logger = logging.getLogger("router.worker_output")
 
 _PIPES_CLOSE_S = 1.0
 """After the process is gone, how long its last words may take to be read. Only a process that left the group
@@ -37,23 +39,23 @@ can hold a pipe open longer."""
 
 _GROUP_WARN_S = 5.0
 
-_warnings_once = WarningsOnce()
-"""Of all workers: what one says of the machine or of its build, every other one says too."""
-
 
 class WorkerProcess:
-    """A running (or ended) worker process. Made by `spawn`."""
+    """A running (or ended) worker process. Made by `create`, told what to load by `launch`; `spawn` does both."""
 
-    def __init__(self, process: asyncio.subprocess.Process, name: str, log: LogTail) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, name: str, status_fd: int) -> None:
         self.pid = process.pid
-        self.log = log
+        self.log = LogTail()
         self.is_escalated = False
         """SIGTERM was not enough."""
         self._process = process
         self._name = name
+        self._status_fd = status_fd
+        """The number of the worker's end of the status pipe, in the worker."""
+        self._on_status: Callable[[WorkerStatus], None] | None = None
         self._stop: tuple[ExitReason, str] | None = None
         self._status: StatusLink
-        self._output: _OutputReader
+        self._output: OutputReader
         self._stdin: asyncio.WriteTransport
         self._gone: asyncio.Task[WorkerExit]
 
@@ -68,6 +70,21 @@ class WorkerProcess:
         on_status: Callable[[WorkerStatus], None],
     ) -> Self:
         """Start the process and send it `launch`, with the real `status_fd` filled in.
+
+        Raises: OSError when the system refuses. Whatever is raised, nothing is left behind then.
+        """
+        worker = await cls.create(command, env=env, cwd=cwd, name=launch.model)
+        try:
+            worker.launch(launch, on_status)
+        except BaseException:
+            worker.kill()
+            await worker.wait()
+            raise
+        return worker
+
+    @classmethod
+    async def create(cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, name: str) -> Self:
+        """Start the process, which waits for `launch`; `name` stands for it in the log until then.
 
         Raises: OSError when the system refuses. Whatever is raised, nothing is left behind then.
         """
@@ -87,25 +104,34 @@ class WorkerProcess:
                 cwd=cwd,
             )
             ours.pop_all()
-        worker = cls(process, launch.model, LogTail())
+        worker = cls(process, name, status_write)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_end_group, process)
             unowned = {status_read, output_read, stdin_write}
             undo.callback(_close_all, unowned)
             unowned.remove(status_read)
-            worker._status = await StatusLink.open(status_read, on_status)
+            worker._status = await StatusLink.open(status_read, worker._take_status)
             undo.callback(worker._status.close)
             unowned.remove(output_read)
-            worker._output = await _OutputReader.open(output_read, launch.model, worker.log)
+            worker._output = await OutputReader.open(output_read, name, worker.log)
             undo.callback(worker._output.close)
             unowned.remove(stdin_write)
             worker._stdin = await _open_stdin(stdin_write)
-            undo.callback(worker._stdin.abort)
-            worker._stdin.write(dataclasses.replace(launch, status_fd=status_write).to_line())
             undo.pop_all()
-        name = f"reap {launch.model} {process.pid}"
-        worker._gone = asyncio.get_running_loop().create_task(worker._reap(), name=name)
+        worker._gone = asyncio.get_running_loop().create_task(worker._reap(), name=f"reap process {process.pid}")
         return worker
+
+    def launch(self, spec: LaunchSpec, on_status: Callable[[WorkerStatus], None]) -> None:
+        """The process is told what to load; from now on it is the worker of that model. To be called once."""
+        line = dataclasses.replace(spec, status_fd=self._status_fd).to_line()
+        self._name = self._output.name = spec.model
+        self._on_status = on_status
+        self._write(line)
+
+    @property
+    def is_running(self) -> bool:
+        """No end of it is known."""
+        return self._process.returncode is None and not self._stdin.is_closing()
 
     @property
     def status(self) -> WorkerStatus | None:
@@ -114,8 +140,7 @@ class WorkerProcess:
 
     def send(self, control: Control) -> None:
         """Write one line to its stdin; a process that is about to end may not read it."""
-        if not self._stdin.is_closing():
-            self._stdin.write(control.to_line())
+        self._write(control.to_line())
 
     async def wait(self) -> WorkerExit:
         """Return how it ended, once it is reaped and its process group is empty."""
@@ -145,6 +170,14 @@ class WorkerProcess:
         if self._stop is None:
             self._stop = (ExitReason.STOPPED, "")
         self._signal(signal.SIGKILL)
+
+    def _write(self, line: bytes) -> None:
+        if not self._stdin.is_closing():
+            self._stdin.write(line)
+
+    def _take_status(self, status: WorkerStatus) -> None:
+        if self._on_status is not None:
+            self._on_status(status)
 
     def _signal(self, number: signal.Signals) -> None:
         # Once it is reaped, its id may belong to somebody else; `_reap` deals with the rest of the group.
@@ -182,49 +215,6 @@ class WorkerProcess:
                 logger.warning("%s: processes %s survive SIGKILL; still waiting", self._name, members)
             waited_s += pause_s
             pause_s = min(2 * pause_s, 1.0)
-
-
-class _OutputReader(asyncio.Protocol):
-    """Feeds what a worker prints into its tail and, line by line, to the log: warnings as such, the rest as debug."""
-
-    def __init__(self, name: str, log: LogTail) -> None:
-        self._name = name
-        self._log = log
-        self._transport: asyncio.BaseTransport | None = None
-        self._closed = asyncio.get_running_loop().create_future()
-
-    @classmethod
-    async def open(cls, fd: int, name: str, log: LogTail) -> Self:
-        """Return a reader of `fd`, which it owns: it is closed even when this fails."""
-        reader = cls(name, log)
-        with ExitStack() as undo:
-            pipe = undo.enter_context(os.fdopen(fd, "rb", buffering=0))
-            await asyncio.get_running_loop().connect_read_pipe(lambda: reader, pipe)
-            undo.pop_all()
-        return reader
-
-    async def wait_closed(self) -> None:
-        await asyncio.shield(self._closed)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._write(self._log.feed(data))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._write(self._log.end())
-        if not self._closed.done():
-            self._closed.set_result(None)
-
-    def _write(self, lines: list[str]) -> None:
-        for line in lines:
-            level, text = _warnings_once.severity(line)
-            output_logger.log(logging.getLevelNamesMapping()[level], "%s: %s", self._name, text)
 
 
 async def _open_stdin(fd: int) -> asyncio.WriteTransport:

@@ -6,9 +6,10 @@ Owns the sentences. Must not decide anything: it is told what has been decided.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from router.device import Device, Footprint
 from router.events import ExitReason, FleetLimits, RefusalKind
 from router.lifecycle import WorkerState
 from router.resident import ModelRecord, Resident
@@ -23,6 +24,17 @@ class Refusal:
     kind: RefusalKind
     detail: str
     retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Memory that a model lacks on one device. Units: bytes."""
+
+    device: str
+    needed: int
+    free: int
+    """Below 0 when others have taken what workers had."""
+    used_by_others: int
 
 
 def shutting_down() -> Refusal:
@@ -66,14 +78,60 @@ def failed_model(record: ModelRecord, now_s: float) -> Refusal:
     return Refusal(RefusalKind.UNAVAILABLE, words, retry_after_s)
 
 
-def pinned_out(name: str, max_loaded: int | None, pinned: Iterable[str]) -> Refusal:
-    """Return the refusal for a model that no place can ever be made for."""
+def pinned_out(record: ModelRecord, max_loaded: int | None, pinned: Iterable[str]) -> Refusal:
+    """Return the refusal for a model that no room can ever be made for."""
     names = ", ".join(f"'{other}'" for other in pinned)
+    limit = "" if max_loaded is None else f" (limits.max_loaded is {max_loaded})"
+    need = "" if record.footprint is None else f", and it needs {_gigabytes(_least(record.footprint))}"
     return Refusal(
         RefusalKind.UNAVAILABLE,
-        f"Model '{name}' cannot be loaded: limits.max_loaded is {max_loaded} and every place is held by a "
-        f"pinned model ({names}). Raise limits.max_loaded, or unload or unpin one of them.",
+        f"Model '{record.policy.name}' cannot be loaded: pinned models ({names}) leave no room for it{limit}{need}. "
+        "Unload or unpin one of them, or allow for more.",
     )
+
+
+def too_large(record: ModelRecord, devices: Sequence[Device]) -> Refusal:
+    """Return the refusal for a model that fits on no device, whatever else is unloaded."""
+    policy, footprint = record.policy, record.footprint
+    known = {device.id: device for device in devices}
+    if missing := [id_ for id_ in policy.devices if id_ not in known]:
+        words = f"its `device` {', '.join(missing)} is not there; there is {', '.join(known)}"
+    elif footprint is None:
+        words = "there is no device for it"
+    else:
+        wanted = [known[id_] for id_ in policy.devices] or list(devices)
+        offers = "; ".join(_offer(device) for device in wanted)
+        words = f"it needs {_demand(footprint, wanted)}, and it would have to fit into this: {offers}"
+    advice = "Lower its `context`, `slots` or cache types, take a smaller file"
+    if policy.gpu_layers != 0 and any(device.is_gpu for device in devices) and not policy.is_partial_allowed:
+        advice += ", or allow the CPU to compute a part of it with `gpu_layers: auto`"
+    return Refusal(RefusalKind.TOO_LARGE, f"Model '{policy.name}' does not fit on this machine: {words}. {advice}.")
+
+
+def _demand(footprint: Footprint, devices: Iterable[Device]) -> str:
+    if not any(device.is_gpu for device in devices):
+        return f"{_gigabytes(footprint.cpu_bytes)} of memory"
+    gpu = footprint.gpu_bytes + footprint.gpu_compute_bytes
+    return f"{_gigabytes(gpu)} of GPU memory and {_gigabytes(footprint.host_bytes)} of main memory"
+
+
+def _offer(device: Device) -> str:
+    """Return what a device has for models, and why no more."""
+    why = f"of {_gigabytes(device.total_bytes)}"
+    if device.budget_bytes is not None and device.budget_bytes <= device.total_bytes - device.headroom_bytes:
+        why += f", budget {_gigabytes(device.budget_bytes)}"
+    elif device.headroom_bytes:
+        why += f", headroom {_gigabytes(device.headroom_bytes)}"
+    return f"{device.id} has {_gigabytes(device.usable_bytes)} for models ({why})"
+
+
+def _least(footprint: Footprint) -> int:
+    return min(footprint.cpu_bytes, footprint.gpu_bytes + footprint.gpu_compute_bytes or footprint.cpu_bytes)
+
+
+def _gigabytes(num_bytes: int) -> str:
+    """Return an amount for people, in decimal units as files are listed."""
+    return f"{num_bytes / 1e9:.1f} GB" if abs(num_bytes) >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def queue_full(record: ModelRecord, now_s: float) -> Refusal:
@@ -91,18 +149,23 @@ def queue_full(record: ModelRecord, now_s: float) -> Refusal:
     )
 
 
-def queue_timeout(record: ModelRecord, residents: Collection[Resident], limits: FleetLimits) -> Refusal:
+def queue_timeout(
+    record: ModelRecord, residents: Collection[Resident], limits: FleetLimits, shortage: Shortage | None
+) -> Refusal:
     """Return the refusal for a request that has waited too long, naming what it waited for."""
+    awaited = waits_for(record, residents, limits, shortage)
     return Refusal(
         RefusalKind.QUEUE_TIMEOUT,
         f"The request waited {record.policy.queue_timeout_s:g} s (queue_timeout_s) for model "
-        f"'{record.policy.name}' and got no place. It was waiting for {waits_for(record, residents, limits)}. "
+        f"'{record.policy.name}' and got no place. It was waiting for {awaited}. "
         "Send it again later.",
         5.0,
     )
 
 
-def waits_for(record: ModelRecord, residents: Collection[Resident], limits: FleetLimits) -> str:
+def waits_for(
+    record: ModelRecord, residents: Collection[Resident], limits: FleetLimits, shortage: Shortage | None
+) -> str:
     """Return what requests for `record` wait for, as a noun phrase. `residents` are those of all models."""
     own = record.serving or next(iter(record.residents.values()), None)
     name = record.policy.name
@@ -115,11 +178,17 @@ def waits_for(record: ModelRecord, residents: Collection[Resident], limits: Flee
             case _:
                 return f"'{name}' to unload before it can be loaded again ({_condition(own)})"
     others = sorted(residents, key=lambda other: (not other.is_leaving, other.worker))
-    if not others or limits.max_loaded is None:
-        return f"'{name}' to start"
     shown = [f"'{other.worker.model}' {_condition(other)}" for other in others[:3]]
     if len(others) > 3:
         shown.append(f"{len(others) - 3} more")
+    if shortage is not None:
+        need = f"memory: it needs {_gigabytes(shortage.needed)} on {shortage.device}, where "
+        need += f"{_gigabytes(max(0, shortage.free))} are free"
+        if shortage.used_by_others:
+            need += f" and other programs use {_gigabytes(shortage.used_by_others)}"
+        return need + (f"; {', '.join(shown)}" if shown else "")
+    if not others or limits.max_loaded is None:
+        return f"'{name}' to start"
     return f"room among the loaded models (limits.max_loaded is {limits.max_loaded}): {', '.join(shown)}"
 
 

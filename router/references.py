@@ -107,7 +107,7 @@ def parse_reference(text: str) -> Reference:
         raise ValueError("the model reference is empty; write a path, pkg:PACKAGE/FILE or hf:OWNER/REPO/FILE")
     if len(text) > _MAX_REFERENCE:
         raise ValueError(f"the model reference is longer than {_MAX_REFERENCE} characters")
-    if any(not character.isprintable() for character in text):
+    if not text.isprintable():
         raise ValueError("the model reference contains a line break or another control character")
     match _SCHEME.match(text):
         case None:

@@ -10,15 +10,12 @@ then on the request is not sent again, whatever happens, and its body is not hel
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-import aiohttp
+import orjson
 from aiohttp import web
 
 from router.account import Account
@@ -28,23 +25,21 @@ from router.errors import RequestTimeout, RouterError, ShuttingDown, WorkerDied,
 from router.events import WorkerId
 from router.reply import EVENT_STREAM, Reply
 from router.settings import RouterSettings
+from router.worker_session import ConnectionCut, NoConnection, NotHttp, WorkerReply
 from worker.contract import FRAMES_CONTENT_TYPE, ErrorPayload, Frame, FrameDecoder, FrameType, FramingError, Header
 
 if TYPE_CHECKING:
-    from router.supervisor import Lease, Supervisor
+    from router.leases import Lease
+    from router.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
-
-# aiohttp's default would cut every answer after five minutes; how long an answer may take is the model's option.
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=None)
 
 _FRESH_WORKER_WITHIN_S = 5.0
 """How long a request that no worker has accepted waits for the fleet to notice that its worker is gone."""
 _RETRY_PAUSE_S = 0.05
 _MAX_SENT = 2
 """Times that a request's bytes may have left without any answer: a request that kills its worker must not go on."""
-_TAIL_WITHIN_S = 0.5
-"""How long the end of a reply's body may come after its last frame."""
+_SHOWN_TYPE = Header.CONTENT_TYPE.lower()
 
 
 @dataclass(slots=True)
@@ -59,6 +54,8 @@ class Call:
     is_stream: bool
     priority: int = 0
     key_id: str | None = None
+    prefixes: tuple[int, ...] = ()
+    """Hashes of the conversation's beginnings, where several workers may serve it."""
 
 
 class NothingReceived(Exception):
@@ -68,7 +65,7 @@ class NothingReceived(Exception):
         super().__init__(str(cause) or type(cause).__name__)
         self.worker = worker
         self.at_s = at_s
-        self.was_sent = not isinstance(cause, aiohttp.ClientConnectorError | ConnectionRefusedError)
+        self.was_sent = not isinstance(cause, NoConnection)
         """False when there was no connection at all."""
 
 
@@ -104,15 +101,21 @@ class Relay:
 
         Raises: RouterError when there is no answer, or only half of one; ClientGone.
         """
-        async with self._signs_of_life():
-            failures: list[NothingReceived] = []
-            while True:
-                try:
-                    return await self._attempt()
-                except NothingReceived as failure:
-                    failures.append(failure)
-                self._check_may_retry(failures)
-                await asyncio.sleep(_RETRY_PAUSE_S)
+        if not self._call.is_stream:
+            return await self._try_until_accepted()
+        settings = self._settings
+        async with self._reply.kept_alive(settings.stream_open_after_s, settings.ping_interval_s):
+            return await self._try_until_accepted()
+
+    async def _try_until_accepted(self) -> web.StreamResponse:
+        failures: list[NothingReceived] = []
+        while True:
+            try:
+                return await self._attempt()
+            except NothingReceived as failure:
+                failures.append(failure)
+            self._check_may_retry(failures)
+            await asyncio.sleep(_RETRY_PAUSE_S)
 
     def _check_may_retry(self, failures: list[NothingReceived]) -> None:
         """Return if the request may be sent once more. Raises: WorkerDied.
@@ -138,18 +141,11 @@ class Relay:
             },
         )
 
-    @contextlib.asynccontextmanager
-    async def _signs_of_life(self) -> AsyncIterator[None]:
-        if not self._call.is_stream:
-            yield
-            return
-        settings = self._settings
-        async with self._reply.kept_alive(settings.stream_open_after_s, settings.ping_interval_s):
-            yield
-
     async def _attempt(self) -> web.StreamResponse:
         call = self._call
-        async with self._supervisor.lease(call.spec, priority=call.priority, key_id=call.key_id) as lease:
+        async with self._supervisor.lease(
+            call.spec, priority=call.priority, key_id=call.key_id, prefixes=call.prefixes
+        ) as lease:
             self._account.queue_s += lease.queue_s
             self._account.load_s += lease.load_s
             limit_s = call.spec.request_timeout_s or None
@@ -165,49 +161,34 @@ class Relay:
                 ) from None
 
     async def _exchange(self, lease: Lease, limit: asyncio.Timeout) -> web.StreamResponse:
-        if lease.session.closed:  # it went away between the grant and now
-            raise NothingReceived(lease.worker, ConnectionRefusedError("gone"), self._clock())
         try:
-            worker_reply = await lease.session.post(
-                f"http://worker{self._call.path}",
-                data=io.BytesIO(self._call.body),
-                headers=self._call.headers,
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-                timeout=_TIMEOUT,
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientConnectionError, OSError) as problem:
+            worker_reply = await lease.session.post(self._call.path, self._call.body, self._call.headers)
+        except NotHttp as problem:
+            raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
+        except ConnectionError as problem:
             raise NothingReceived(lease.worker, problem, self._clock()) from None
         try:
             self._forget_body()
-            content_type = _client_content_type(worker_reply)
-            answer = _Answer(self._reply, self._account, content_type, self._clock)
+            answer = _Answer(self._reply, self._account, _client_content_type(worker_reply), self._clock)
             await self._pump(worker_reply, lease, answer)
             limit.reschedule(None)  # it is complete: nothing may take it back
-            response = await answer.close()
-            # Reading to the end of the body lets the connection serve the next request.
-            with contextlib.suppress(TimeoutError, aiohttp.ClientError):
-                async with asyncio.timeout(_TAIL_WITHIN_S):
-                    await worker_reply.read()
-            return response
+            worker_reply.release()
+            return await answer.close()
         finally:
-            if worker_reply.content.at_eof():
-                worker_reply.release()
-            else:
-                worker_reply.close()  # tells the worker to stop at once
+            worker_reply.close()  # tells the worker to stop at once, if it was not released
 
-    async def _pump(self, worker_reply: aiohttp.ClientResponse, lease: Lease, answer: _Answer) -> None:
+    async def _pump(self, worker_reply: WorkerReply, lease: Lease, answer: _Answer) -> None:
         """Return when the answer's last frame has come. Raises: RouterError when none came or it tells an error."""
         decoder = FrameDecoder()
         try:
-            async for chunk in worker_reply.content.iter_any():
+            while chunk := await worker_reply.read():
                 await answer.take(decoder.feed(chunk))
                 if answer.is_ended:
                     return
-        except FramingError as problem:
+        except (FramingError, NotHttp) as problem:
             raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
-        except aiohttp.ClientError:
-            pass  # cut off: the same as a body that ends too early
+        except ConnectionCut:
+            pass  # the same as a body that ends too early
         if answer.error is not None:
             raise WorkerRefused(answer.error)
         raise await self._explain_death(lease)
@@ -249,7 +230,8 @@ class _Answer:
         self._content_type = content_type
         self._is_stream = content_type.partition(";")[0].strip() == EVENT_STREAM
         self._clock = clock
-        self._whole: list[bytes] = []
+        self._unsent: list[bytes] = []
+        """All of an answer that goes out at once; the end of a stream, which goes out with its close."""
         self.error: ErrorPayload | None = None
         """What the worker said went wrong; nothing is sent after it."""
         self.is_ended = False
@@ -270,28 +252,26 @@ class _Answer:
                     pass  # about the request, not for the client
                 case _:
                     assert_never(frame.type)
-        if pending:
-            await self._send(b"".join(pending))
+        if pending and self._account.first_byte_at_s is None:
+            self._account.first_byte_at_s = self._clock()
+        if not self._is_stream or (self.is_ended and self.error is None):
+            self._unsent += pending
+        elif pending:
+            await self._reply.write(b"".join(pending))
         if self.is_ended and self.error is not None:
             raise WorkerRefused(self.error)
-        # Clients close as soon as they have read the last event, often before our response has ended.
-        self._account.is_answered = self.is_ended and self._is_stream
 
     async def close(self) -> web.StreamResponse:
         """Return the client's response, with all of the answer in it."""
-        if self._is_stream:
-            return await self._reply.finish()
-        if self._reply.is_open:
-            raise BrokenReply("the worker sent no event stream where one was asked for")
-        return await self._reply.send(self._content_type, b"".join(self._whole))
-
-    async def _send(self, data: bytes) -> None:
-        if self._account.first_byte_at_s is None:
-            self._account.first_byte_at_s = self._clock()
-        if self._is_stream:
-            await self._reply.write(data)
-        else:
-            self._whole.append(data)
+        rest = b"".join(self._unsent)
+        if not self._is_stream:
+            if self._reply.is_open:
+                raise BrokenReply("the worker sent no event stream where one was asked for")
+            return await self._reply.send(self._content_type, rest)
+        response = await self._reply.finish(rest)
+        # Clients close as soon as they have read the last event, often before the reply's handler has returned.
+        self._account.is_answered = True
+        return response
 
     def _note_end(self, payload: bytes) -> None:
         self.is_ended = True
@@ -303,13 +283,11 @@ class _Answer:
             self.error = ErrorPayload(500, "internal_error", "the worker gave up on this request without a reason")
 
 
-def _client_content_type(worker_reply: aiohttp.ClientResponse) -> str:
-    shown = worker_reply.headers.get(Header.CONTENT_TYPE)
-    if worker_reply.status != 200 or worker_reply.content_type != FRAMES_CONTENT_TYPE or not shown:
-        raise BrokenReply(
-            f"the worker answered with HTTP {worker_reply.status} and {worker_reply.content_type}, not with a "
-            f"framed reply"
-        )
+def _client_content_type(worker_reply: WorkerReply) -> str:
+    kind = worker_reply.headers.get("content-type", "")
+    shown = worker_reply.headers.get(_SHOWN_TYPE)
+    if worker_reply.status != 200 or kind != FRAMES_CONTENT_TYPE or not shown:
+        raise BrokenReply(f"the worker answered with HTTP {worker_reply.status} and {kind}, not with a framed reply")
     return shown
 
 
@@ -322,7 +300,7 @@ def _read_error(payload: bytes) -> ErrorPayload:
 
 def _json_object(payload: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(payload)
+        value = orjson.loads(payload)
     except ValueError as problem:
         raise BrokenReply(f"the end of the worker's reply cannot be read: {problem}") from None
     return value if isinstance(value, dict) else {}

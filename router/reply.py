@@ -69,11 +69,11 @@ class Reply:
         response.headers["Content-Type"] = content_type
         return response
 
-    async def finish(self) -> web.StreamResponse:
-        """Return the stream, complete. Raises: ClientGone."""
+    async def finish(self, data: bytes = b"") -> web.StreamResponse:
+        """Return the stream, complete, with `data` as the last of it. Raises: ClientGone."""
         async with self._lock:
             stream = await self._open()
-            await self._end(stream)
+            await self._end(stream, data)
             return stream
 
     async def fail(self, error: ErrorPayload) -> web.StreamResponse:
@@ -89,24 +89,31 @@ class Reply:
             event = error_event(self._dialect, error)
             if not self._is_at_event_end:
                 event = _EVENT_END + event  # a half-sent event must not swallow this one
-            await self._write(event)
-            await self._end(self._stream)
+            await self._end(self._stream, event)
             return self._stream
 
     @contextlib.asynccontextmanager
     async def kept_alive(self, open_after_s: float, ping_interval_s: float) -> AsyncIterator[None]:
         """Open the stream if nothing was sent for `open_after_s`, and ping whenever it is silent, while inside."""
-        pinger = asyncio.create_task(self._ping_forever(open_after_s, ping_interval_s))
+        pinger: asyncio.Task[None] | None = None
+
+        def start() -> None:
+            nonlocal pinger
+            pinger = asyncio.create_task(self._ping_forever(ping_interval_s))
+
+        # Many streams are over by then: those do without the task.
+        timer = asyncio.get_running_loop().call_later(open_after_s, start)
         try:
             yield
         finally:
-            pinger.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ClientGone):
-                await pinger
+            timer.cancel()
+            if pinger is not None:
+                pinger.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ClientGone):
+                    await pinger
 
-    async def _ping_forever(self, open_after_s: float, ping_interval_s: float) -> None:
+    async def _ping_forever(self, ping_interval_s: float) -> None:
         clock = asyncio.get_running_loop().time
-        await asyncio.sleep(open_after_s)
         async with self._lock:
             if self._stream is None:
                 await self._write(ping(self._dialect))
@@ -144,8 +151,8 @@ class Reply:
         return self._stream
 
     @staticmethod
-    async def _end(stream: web.StreamResponse) -> None:
+    async def _end(stream: web.StreamResponse, data: bytes) -> None:
         try:
-            await stream.write_eof()
+            await stream.write_eof(data)
         except ConnectionError:
             raise ClientGone from None

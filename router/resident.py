@@ -7,11 +7,19 @@ evicted: that needs all models together and is `fleet.py`'s.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from router.device import NOWHERE, Device, Footprint, Placement
 from router.events import ExitReason, LeaseId, ModelPolicy, WorkerExit, WorkerId
 from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
 from router.waiting import WaitingLine
+
+LEAVING = frozenset({WorkerState.DRAINING, WorkerState.STOPPING})
+"""States in which a worker takes no new leases any more."""
+
+MAX_PREFIXES = 4096
+"""Hashes that are remembered of each worker."""
 
 
 @dataclass(slots=True)
@@ -27,19 +35,31 @@ class Resident:
     """The last sign of progress while it loads."""
     last_used_s: float
     """Last grant or end of a lease; before the first one, when it became ready."""
+    placement: Placement = NOWHERE
     is_preload: bool = False
     state: WorkerState = WorkerState.STARTING
+    started_at_s: float = 0.0
     ready_at_s: float | None = None
     max_leases: int = 0
+    slots: int = 0
+    """Leases that it really serves at the same time; further ones wait right behind them."""
     leases: dict[LeaseId, str | None] = field(default_factory=dict)
     """Granted and not released yet, each with its key's id."""
+    prefixes: dict[int, None] = field(default_factory=dict)
+    """Hashes of the conversations that it has served lately, the latest last."""
+    outdated_since_s: float | None = None
+    """Since when the configuration is another one than it was started with."""
     must_leave: bool = False
     """Unloaded by the operator, removed from the configuration, or the router is shutting down."""
     is_evicting: bool = False
     """It was told to drain because another model needs its place."""
+    is_retired: bool = False
+    """It was told to drain because its configuration is outdated."""
     drain_until_s: float | None = None
     """When requests that still run are cut off; None = they may take as long as they need."""
     stop_reason: ExitReason = ExitReason.STOPPED
+    hung_detail: str | None = None
+    """How it was seen that it gives no sign of life."""
 
     def move(self, new: WorkerState, now_s: float) -> None:
         """The resident is in state `new`. Raises: IllegalTransition."""
@@ -54,22 +74,43 @@ class Resident:
     @property
     def is_leaving(self) -> bool:
         """It takes no new leases any more."""
-        return self.state in (WorkerState.DRAINING, WorkerState.STOPPING)
+        return self.state in LEAVING
 
     @property
     def has_free_lease(self) -> bool:
         """One more request may go there now."""
         return self.state is WorkerState.READY and not self.must_leave and len(self.leases) < self.max_leases
 
-    @property
-    def num_leases_by_key(self) -> Counter[str | None]:
-        """How many of its leases each key holds."""
-        return Counter(self.leases.values())
+    def remember(self, prefixes: tuple[int, ...]) -> None:
+        """The conversation with these beginnings counts as one that it has served last."""
+        for prefix in prefixes:
+            self.prefixes.pop(prefix, None)
+            self.prefixes[prefix] = None
+        while len(self.prefixes) > MAX_PREFIXES:
+            del self.prefixes[next(iter(self.prefixes))]
+
+    def match(self, prefixes: tuple[int, ...]) -> int:
+        """Return how far it knows a conversation, in beginnings: they get longer, and some were served here."""
+        return max((index for index, prefix in enumerate(prefixes, 1) if prefix in self.prefixes), default=0)
 
     def leave_by(self, deadline_s: float) -> None:
         """It has to go, and what still runs on it then is cut off at the earliest deadline ever set."""
         self.must_leave = True
         self.drain_until_s = deadline_s if self.drain_until_s is None else min(self.drain_until_s, deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where a model could go, and what that was derived from: it is asked for at every event, and changes rarely."""
+
+    policy: ModelPolicy
+    footprint: Footprint | None
+    devices: tuple[Device, ...]
+    placements: list[Placement]
+
+    def is_for(self, policy: ModelPolicy, footprint: Footprint | None, devices: tuple[Device, ...]) -> bool:
+        """Return whether it was derived from these very objects."""
+        return self.policy is policy and self.footprint is footprint and self.devices is devices
 
 
 @dataclass(slots=True)
@@ -97,14 +138,66 @@ class ModelRecord:
     turned_away: str | None = None
     """Why all present waiters are to be refused."""
     is_removed: bool = False
+    footprint: Footprint | None = None
+    """What a worker needs; None = not known yet."""
+    load_s: float = 1.0
+    """How long its loads take, as far as it is known."""
+    kept_view: object = None
+    """How it looked when it was last looked at and at rest; for `fleet_views.py` alone."""
+    options: Options | None = None
+    """Where it could go, as it was last asked for."""
 
     @property
     def serving(self) -> Resident | None:
-        """A resident that takes leases, or will once it has loaded."""
-        for resident in self.residents.values():
-            if not resident.is_leaving:
-                return resident
-        return None
+        """A resident that takes leases, or will once it has loaded; the newest configuration first."""
+        return min(self.all_serving, key=self.is_outdated, default=None) if self.residents else None
+
+    @property
+    def all_serving(self) -> list[Resident]:
+        """Residents that take leases, or will once they have loaded."""
+        return [resident for resident in self.residents.values() if resident.state not in LEAVING]
+
+    @property
+    def current(self) -> list[Resident]:
+        """Those of `all_serving` that were started with the present configuration."""
+        return [resident for resident in self.all_serving if not self.is_outdated(resident)]
+
+    @property
+    def num_leases_by_key(self) -> Counter[str | None]:
+        """How many leases each key holds on the model's workers."""
+        return Counter(key_id for resident in self.residents.values() for key_id in resident.leases.values())
+
+    @property
+    def wants_another(self) -> bool:
+        """One more worker would be of use beside those that are there, if there is room.
+
+        A further replica when all others have work (or the model is to be preloaded), and the successor of a worker
+        with an outdated configuration that does not become idle.
+        """
+        serving = self.all_serving
+        if not serving or any(resident.is_loading for resident in serving):
+            return False
+        current = self.current
+        if not current:
+            return bool(self.line) or any(resident.leases for resident in serving)
+        if len(current) >= self.policy.replicas or len(serving) > len(current):
+            return False
+        return self.is_preload_due or bool(self.line) or all(resident.leases for resident in current)
+
+    def choose(self, free: Sequence[Resident], prefixes: tuple[int, ...]) -> Resident:
+        """Return which of the workers with a free lease serves a conversation with these beginnings.
+
+        The one that knows most of it, unless it is busy while another is not; else the least loaded. Those that will
+        stay before those with another configuration than the present one, or beyond `replicas`.
+        """
+        if len(free) == 1:
+            return free[0]
+        newest = [resident for resident in free if not self.is_outdated(resident)] or list(free)
+        newest = [resident for resident in newest if not self.is_one_too_many(resident)] or newest
+        least = min(newest, key=lambda resident: (len(resident.leases) / resident.slots, resident.worker))
+        best = max(newest, key=lambda resident: (resident.match(prefixes), -len(resident.leases)))
+        is_welcome = len(best.leases) < best.slots or len(best.leases) <= len(least.leases)
+        return best if best.match(prefixes) and is_welcome else least
 
     @property
     def is_awake(self) -> bool:
@@ -114,13 +207,13 @@ class ModelRecord:
     @property
     def demand_since_s(self) -> float | None:
         """Since when somebody wants a worker that is not there; None = nobody, or one serves or loads."""
-        if self.serving is not None:
-            return None
         oldest = self.line.oldest
         since_s = self.wish_at_s
         if oldest is not None:
             since_s = oldest.since_s if since_s is None else min(since_s, oldest.since_s)
-        if since_s is None or self.turn_ended_s is None:
+        if since_s is None or self.serving is not None:
+            return None
+        if self.turn_ended_s is None:
             return since_s
         return max(since_s, self.turn_ended_s)
 
@@ -154,15 +247,35 @@ class ModelRecord:
         """`resident` was started with a configuration that has changed since."""
         return resident.fingerprint != self.policy.fingerprint
 
+    def is_one_too_many(self, resident: Resident) -> bool:
+        """`resident` is ready beyond `replicas`, which has been lowered: the latest replicas are."""
+        ready = [other for other in self.current if other.state is WorkerState.READY]
+        return resident in ready and sum(other.worker < resident.worker for other in ready) >= self.policy.replicas
+
     def is_idle(self, resident: Resident) -> bool:
         """`resident` is ready, serves nobody, and nobody waits for it."""
         return resident.state is WorkerState.READY and not resident.leases and not self.line
 
     def idle_unload_at_s(self, resident: Resident) -> float | None:
         """When idleness alone will unload `resident`; None = it will not."""
-        if not self.is_idle(resident) or self.policy.pin or self.policy.idle_unload_s <= 0:
+        if not self.is_idle(resident) or self.policy.pin or self.policy.home or self.policy.idle_unload_s <= 0:
             return None
         return resident.last_used_s + self.policy.idle_unload_s
+
+    def replace_by_s(self, resident: Resident, max_wait_s: float) -> float | None:
+        """When an outdated worker that does not become idle takes no new leases; None = it is not outdated."""
+        if resident.state is not WorkerState.READY or resident.outdated_since_s is None or self.is_doomed:
+            return None
+        return resident.outdated_since_s + self.max_wait_s(max_wait_s)
+
+    @property
+    def is_doomed(self) -> bool:
+        """A worker with the present configuration has just failed to start, or could not."""
+        return self.rest is not WorkerState.UNLOADED or self.policy.unavailable is not None
+
+    def max_wait_s(self, otherwise_s: float) -> float:
+        """Return how long its requests wait before a busy model drains for them."""
+        return otherwise_s if self.policy.max_wait_s is None else self.policy.max_wait_s
 
     def load_deadline_s(self, resident: Resident) -> float | None:
         """When a load without a further sign of progress is given up."""
@@ -179,6 +292,7 @@ class ModelRecord:
         if policy.fingerprint != self.policy.fingerprint:
             could_preload = could_preload and self.rest is not WorkerState.FAILED
             self.forgive()
+            self.footprint = None
         if not could_preload and self.serving is None and self.rest is not WorkerState.FAILED:
             self.is_preload_due = True
         self.is_preload_due = self.is_preload_due and policy.preload
@@ -201,27 +315,31 @@ class ModelRecord:
             return WorkerState.UNLOADED
         return self.rest
 
-    def note_ready(self, resident: Resident, max_leases: int, now_s: float) -> None:
+    def note_ready(self, resident: Resident, max_leases: int, slots: int, now_s: float) -> None:
         """`resident` takes leases, and every wish for a load is fulfilled."""
         if resident.state is WorkerState.STARTING:
             resident.move(WorkerState.LOADING, now_s)
         resident.move(WorkerState.READY, now_s)
         resident.ready_at_s = resident.last_used_s = now_s
         resident.max_leases = max(1, max_leases)  # with none at all its waiters would hang
+        resident.slots = slots or resident.max_leases
+        self.load_s = max(0.1, now_s - resident.started_at_s)
         self.wish_at_s = None
-        self.is_preload_due = False
+        self.is_preload_due = self.is_preload_due and len(self.current) < self.policy.replicas
 
     def note_exit(self, resident: Resident, exit_: WorkerExit, now_s: float) -> None:
         """`resident` is gone and `rest` says what that means for the next start.
 
         Asked for, or run with a configuration that has changed since: UNLOADED. A load that failed: FAILED if
-        the file is bad, else BACKOFF. A crash after it was ready: UNLOADED the first time, BACKOFF when it
+        the file is bad, else BACKOFF. A crash or hang after it was ready: UNLOADED the first time, BACKOFF when it
         happens again within `STABLE_S` of being ready.
         """
         is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
         if is_timed_out:
             exit_ = self._as_load_timeout(exit_)
-        was_asked = resident.state is WorkerState.STOPPING and not is_timed_out
+        if resident.hung_detail is not None:
+            exit_ = replace(exit_, reason=ExitReason.HUNG, detail=resident.hung_detail)
+        was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None
         was_ready = resident.ready_at_s is not None
         if resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S:
             self.num_failures = 0
@@ -233,7 +351,8 @@ class ModelRecord:
             self.num_failures += 1
             after = self._after_failure(exit_, was_ready, now_s)
         resident.move(after, now_s)
-        self.rest = after
+        if after is not WorkerState.UNLOADED:  # else what another worker of the model has left behind still counts
+            self.rest = after
         del self.residents[resident.worker.replica]
         self.last_exit = exit_
         self.last_exit_at_s = now_s

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import resource
 import shlex
@@ -17,18 +18,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from router.app import make_app, version
-from router.auth import KeyProblem, KeyRing, load_key_ring
+from router.auth import KeyProblem, KeyRing
 from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
-from router.catalog import Catalog
+from router.catalog import Catalog, ModelSpec
 from router.checking import problem_of
 from router.cores import count_cores
+from router.devices import DeviceMonitor
 from router.fleet_log import fields
 from router.host_guard import HostGuard, is_loopback
 from router.listen import CannotListen, bind_sockets, reach_of, url_of
@@ -36,11 +38,14 @@ from router.listing import UNAVAILABLE
 from router.logs import is_for_people
 from router.metrics import RouterMetrics
 from router.progress_bar import ProgressBar
+from router.reload import Parts, Reloader, body_memory_bytes, read_keys
+from router.remotes import Remotes
 from router.runtime_dir import RuntimeDirError
 from router.services import Services
 from router.settings import RouterSettings
 from router.sources import ModelStore
 from router.supervisor import Supervisor
+from router.watcher import PATIENCE_S, Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +68,7 @@ def run(catalog: Catalog, settings: RouterSettings) -> int:
 async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     """Serve until SIGTERM or SIGINT: then finish what runs and stop; at the second one, stop at once.
 
-    Raises: CannotServe.
+    Meanwhile what is served follows the files that it was read from. Raises: CannotServe.
     """
     keys = _load_keys(catalog, settings)
     stop = _Signals()
@@ -78,7 +83,20 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         num_cores=settings.cores or count_cores(),
         worker_command=settings.worker_command,
         metrics=metrics,
-        calibration_dir=cache_dir(settings).absolute() / "calibration",
+        cache_dir=cache_dir(settings).absolute(),
+        device_monitor=DeviceMonitor(),
+    )
+    guard = HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty)
+    body_memory = BodyMemory(body_memory_bytes(settings, catalog.limits))
+    files, remotes = _FileWarnings(store, settings), Remotes()
+    assert catalog.path is not None, "a catalogue that is served was read from somewhere"
+    reloader = Reloader(
+        catalog.path,
+        Parts(supervisor, keys, guard, body_memory, metrics),
+        settings=settings,
+        environ=os.environ,
+        locate=store.locate,
+        on_models=files.look,
     )
     app = make_app(
         Services(
@@ -86,8 +104,10 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
             settings=settings,
             metrics=metrics,
             keys=keys,
-            guard=HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty),
-            body_memory=BodyMemory(settings.max_body_memory_bytes or 8 * catalog.limits.max_body_bytes),
+            guard=guard,
+            body_memory=body_memory,
+            reloader=reloader,
+            remotes=remotes,
             started_at=int(time.time()),
         )
     )
@@ -95,10 +115,11 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         await supervisor.start()
         async with _listening(app, sockets), _progress_shown(supervisor):
             _announce(catalog, settings, keys, sockets)
-            looking = asyncio.create_task(_warn_of_files(catalog, store, settings))
-            await stop.first.wait()
-            looking.cancel()
-            is_hurried = await _drain(supervisor, settings.shutdown_drain_s, stop)
+            files.look(list(catalog.models.values()))
+            async with _following(reloader, stop):
+                await stop.first.wait()
+            files.close()
+            is_hurried = await _drain(supervisor, remotes, settings.shutdown_drain_s, stop)
     except RuntimeDirError as error:
         raise CannotServe(str(error)) from None
     finally:
@@ -121,17 +142,56 @@ def cache_dir(settings: RouterSettings) -> Path:
 
 
 class _Signals:
-    """Two events: somebody wants a stop; somebody wants it now."""
+    """Two events: somebody wants a stop; somebody wants it now. And a call: the configuration is to be read again."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self.on_reload: Callable[[], None] | None = None
+        self._hangs_up = _is_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._note)
+        loop.add_signal_handler(signal.SIGHUP, self._note_hangup)
 
     def _note(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
+
+    def _note_hangup(self) -> None:
+        """The same signal also says that the terminal has been closed: then nobody is there to serve."""
+        if self._hangs_up and not _is_terminal():
+            self._note()
+        elif self.on_reload is not None:
+            self.on_reload()
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(0)  # false again once the terminal is closed
+    except OSError:
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _following(reloader: Reloader, stop: _Signals) -> AsyncIterator[None]:
+    """What is served follows its files inside the block."""
+    # A model file that is being copied into a folder is not to be read half, however long that takes.
+    watcher = Watcher(reloader, patience_s=math.inf if reloader.path.is_dir() else PATIENCE_S)
+    watching = asyncio.create_task(watcher.run())
+    watching.add_done_callback(_note_end_of_watch)
+    stop.on_reload = functools.partial(reloader.request, "SIGHUP")
+    try:
+        yield
+    finally:
+        stop.on_reload = None
+        watching.cancel()
+        await reloader.close()
+
+
+def _note_end_of_watch(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        text = "edits are no longer noticed, which is a fault of the router; SIGHUP and POST /admin/reload still work"
+        _log.error(text, exc_info=task.exception())
 
 
 @contextlib.asynccontextmanager
@@ -163,7 +223,7 @@ async def _progress_shown(supervisor: Supervisor) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool:
+async def _drain(supervisor: Supervisor, remotes: Remotes, drain_s: float, stop: _Signals) -> bool:
     """Let running requests end and stop every worker; return True when that was cut short by a second signal."""
     views = supervisor.snapshot().models.values()
     num_running = sum(resident.num_leases for view in views for resident in view.residents)
@@ -172,7 +232,7 @@ async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool
         "stopping: new requests are refused; the same signal again stops at once",
         extra={"running_requests": num_running, "waiting_requests": num_waiting, "drain_s": drain_s},
     )
-    closing = asyncio.create_task(supervisor.close(drain_s))
+    closing = asyncio.create_task(_close(supervisor, remotes, drain_s))
     hurry = asyncio.create_task(stop.second.wait())
     await asyncio.wait({closing, hurry}, return_when=asyncio.FIRST_COMPLETED)
     hurry.cancel()
@@ -186,25 +246,41 @@ async def _drain(supervisor: Supervisor, drain_s: float, stop: _Signals) -> bool
     return True
 
 
-async def _warn_of_files(catalog: Catalog, store: ModelStore, settings: RouterSettings) -> None:
+async def _close(supervisor: Supervisor, remotes: Remotes, drain_s: float) -> None:
+    await asyncio.gather(supervisor.close(drain_s), remotes.drain(drain_s))
+
+
+class _FileWarnings:
     """The log names every model that no request can be answered with, and why; the server answers meanwhile."""
-    for spec in catalog.models.values():
-        look = functools.partial(problem_of, spec, store, must_be_here=settings.offline)
-        if (problem := await asyncio.to_thread(look)) is not None:
-            _log.warning("%s: unavailable: %s", spec.name, problem, extra=fields(spec.name, UNAVAILABLE))
+
+    def __init__(self, store: ModelStore, settings: RouterSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def look(self, specs: Sequence[ModelSpec]) -> None:
+        """Each of `specs` is looked at soon."""
+        task = asyncio.get_running_loop().create_task(self._look(specs))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Nothing more is said."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _look(self, specs: Sequence[ModelSpec]) -> None:
+        for spec in specs:
+            look = functools.partial(problem_of, spec, self._store, must_be_here=self._settings.offline)
+            if (problem := await asyncio.to_thread(look)) is not None:
+                _log.warning("%s: unavailable: %s", spec.name, problem, extra=fields(spec.name, UNAVAILABLE))
 
 
 def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
     try:
-        keys = load_key_ring(settings, catalog.keys, os.environ)
+        keys = read_keys(settings, catalog, os.environ)
     except KeyProblem as problem:
         raise CannotServe(str(problem)) from None
-    if keys.is_empty and not is_loopback(settings.host) and not settings.allow_unauthenticated:
-        raise CannotServe(
-            f"refusing to listen on {settings.host} without API keys: everybody in reach could use and unload the "
-            f"models. Set CORRAL_API_KEYS or --api-key-file (and CORRAL_ADMIN_KEYS for load and unload); or set "
-            f"CORRAL_ALLOW_UNAUTHENTICATED=1 if something else protects this address"
-        )
     if keys.is_empty and not is_loopback(settings.host):
         _log.warning("everybody who can reach this address may use, load and unload models: there are no API keys")
     return keys
@@ -226,6 +302,10 @@ def _announce(catalog: Catalog, settings: RouterSettings, keys: KeyRing, sockets
     usable = next((name for name, spec in catalog.models.items() if spec.problem is None), None)
     if usable is not None:
         lines += ["", "Try it:", f"  {_curl(url, usable, has_keys=not keys.is_empty)}"]
+    if catalog.path is not None and catalog.path.is_dir():
+        lines += ["", f"Models that come to {catalog.path} or go are noticed while the server runs."]
+    elif catalog.path is not None and catalog.path.suffix != ".gguf":
+        lines += ["", f"Edits of {catalog.path.name} are picked up while the server runs."]
     sys.stdout.write("\n".join(lines) + "\n\n")
     sys.stdout.flush()
 

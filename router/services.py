@@ -6,7 +6,7 @@ Owns two records and the ways to reach them. Must hold no behaviour of its own.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -16,11 +16,13 @@ from router.auth import Grant, KeyRing
 from router.body import BodyMemory
 from router.dialects import Dialect
 from router.host_guard import HostGuard
+from router.remotes import Remotes
 from router.reply import Reply
 from router.settings import RouterSettings
 
 if TYPE_CHECKING:
     from router.metrics import RouterMetrics
+    from router.reload import Reloader
     from router.supervisor import Supervisor
 
 
@@ -34,8 +36,11 @@ class Services:
     keys: KeyRing
     guard: HostGuard
     body_memory: BodyMemory
+    reloader: Reloader
     started_at: int
     """Unix seconds; shown as the `created` of every model."""
+    remotes: Remotes = field(default_factory=Remotes)
+    """The servers of models that are not here."""
 
 
 SERVICES = web.AppKey("services", Services)

@@ -109,6 +109,8 @@ def locate_path(reference: PathReference, base_dir: Path) -> Path:
             f"{path} is part {split.number} of a split model; name the first part, {split.part(1)}",
             is_permanent=True,
         )
+    if split is None and path.is_file():
+        return path
     parts = [path.with_name(name) for name in all_parts(path.name)]
     missing = [part for part in parts if not part.is_file()]
     if not missing:

@@ -12,28 +12,20 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import assert_never
 
-import aiohttp
-
 from router.catalog import Catalog, ModelSpec
-from router.errors import (
-    ModelNotFound,
-    ModelTooLarge,
-    ModelUnavailable,
-    QueueTimeout,
-    RouterError,
-    ShuttingDown,
-    TooManyRequests,
-)
+from router.core_shares import CoreShares
+from router.device import NOWHERE, Placement
+from router.devices import DeviceMonitor
 from router.events import (
     Action,
     CatalogChanged,
+    DevicesChanged,
+    DevicesMeasured,
     Event,
     ExitReason,
     GrantLease,
@@ -41,7 +33,8 @@ from router.events import (
     LeaseReleased,
     LeaseRequested,
     LoadRequested,
-    RefusalKind,
+    ModelSized,
+    PlaceWorker,
     RefuseLease,
     ShutdownRequested,
     SpawnWorker,
@@ -56,13 +49,20 @@ from router.events import (
 from router.fetch.protocol import FetchProgress
 from router.fleet import Fleet, FleetSnapshot
 from router.fleet_log import FleetLog
-from router.launch import effective_context, worker_command
+from router.footprints import Footprints
+from router.gguf_header import GgufHeader
+from router.ground import Ground
+from router.launch import capped_context, effective_context, worker_command, worker_environment
+from router.leases import Lease, Tickets
 from router.log_tail import LogTail
+from router.machine_watch import MachineWatch
 from router.metrics import RouterMetrics
 from router.model_headers import ModelHeaders
 from router.runtime_dir import RuntimeDir
-from router.threads import share_threads
-from router.worker_run import Ground, ModelFiles, WorkerRun
+from router.spares import SparePool
+from router.tasks import Tasks
+from router.worker_files import ModelFiles
+from router.worker_run import WorkerRun
 from worker.contract import WorkerStatus
 
 logger = logging.getLogger(__name__)
@@ -77,26 +77,8 @@ _AFTER_FAULT_S = 1.0
 """Pause before the next tick after a fault of ours: time goes on for all models, but not in a busy loop of faults."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to send one request to a worker."""
-
-    worker: WorkerId
-    session: aiohttp.ClientSession
-    """Over that worker's Unix socket; takes URLs that are only a path."""
-    queue_s: float
-    """How long the request waited for other requests or models."""
-    load_s: float
-    """How long it waited for this worker to load."""
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A lease that was asked for and not given back yet."""
-
-    asked_at_s: float
-    granted: asyncio.Future[WorkerRun]
-    run: WorkerRun | None = None
+_OFTEN = (LeaseRequested, LeaseReleased, ModelSized, DevicesChanged, DevicesMeasured)
+"""Events that come often, or for each of a thousand models at once, and are worth no line in the log by themselves."""
 
 
 class Supervisor:
@@ -111,52 +93,77 @@ class Supervisor:
         metrics: RouterMetrics,
         runtime_dir: Path | None = None,
         worker_command: Sequence[str] | None = None,
-        calibration_dir: Path | None = None,
+        cache_dir: Path | None = None,
+        device_monitor: DeviceMonitor | None = None,
     ) -> None:
         """`runtime_dir` is the folder in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`.
 
-        `calibration_dir` is where workers keep what they have measured; None = they measure nothing.
+        `cache_dir` is where it is kept what passes and models cost on this machine; None = nothing is measured or
+        kept. Without a `device_monitor` memory is not looked at.
         """
         self.catalog = catalog
         self._store = store
-        self._num_cores = num_cores
         self._metrics = metrics
         self._runtime_parent = runtime_dir
         self._worker_command = worker_command
-        self._calibration_dir = calibration_dir
+        self._cache_dir = cache_dir
+        self._monitor = device_monitor
+        self._machine: MachineWatch | None = None
+        self._spares: SparePool | None = None
         self._headers = ModelHeaders(store)
         self._fleet = Fleet(catalog.policies(), catalog.fleet_limits())
-        self._log = FleetLog()
+        self._log = FleetLog(on_eviction=metrics.model_evicted)
         self._events: deque[Event] = deque()
         self._is_draining_events = False
         self._timer: asyncio.TimerHandle | None = None
-        self._lease_ids = count(1)
-        self._tickets: dict[LeaseId, _Ticket] = {}
+        self._tickets = Tickets()
         self._runs: dict[WorkerId, WorkerRun] = {}
-        self._last_logs: dict[str, LogTail] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._are_shares_due = False
+        self._last_logs: dict[str, list[tuple[WorkerId, LogTail]]] = {}
+        self._listeners: list[Callable[[FleetSnapshot], None]] = []
+        self._tasks = Tasks()
+        self._shares = CoreShares(num_cores, self._runs)
         self._ground: Ground | None = None
+        self._survey: asyncio.Task[None] | None = None
 
     # --- life ---
 
     async def start(self) -> None:
         """Leases may be asked for; preloads are on their way. Raises: RuntimeDirError."""
         runtime = RuntimeDir.create(self._runtime_parent)
+        command, environ = worker_command(self._worker_command), dict(os.environ)
+        if self._monitor is not None:
+            folder = None if self._cache_dir is None else self._cache_dir / "footprints"
+            self._machine = MachineWatch(
+                self._monitor,
+                lambda on_known, fits: Footprints(folder, self._store, self._headers, on_known, could_fit=fits),
+                emit=self._dispatch,
+                runs=self._runs.values,
+                waits_for_room=lambda: self._fleet.waits_for_room,
+            )
+            await self._machine.discover(self.catalog)
+        machine = self._machine
+        devices = machine.devices if machine is not None else {}
+        self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
         self._ground = Ground(
             store=self._store,
             headers=self._headers,
             metrics=self._metrics,
             runtime=runtime,
-            command=worker_command(self._worker_command),
-            environ=dict(os.environ),
-            calibration_dir=self._calibration_dir,
+            command=command,
+            environ=environ,
+            calibration_dir=None if self._cache_dir is None else self._cache_dir / "calibration",
             emit=self._dispatch,
+            spares=self._spares,
+            machine=machine,
         )
-        self._metrics.watch_fleet(self.snapshot)
-        survey = self._spawn_task(self._headers.survey(list(self.catalog.models.values())), "survey")
+        self._metrics.watch_fleet(self.snapshot, lambda: self.catalog)
+        survey = self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
         await asyncio.wait({survey}, timeout=_SURVEY_WAIT_S)
+        if machine is not None:
+            self._survey = self._tasks.spawn(machine.survey(self.catalog), "survey of needs")
+            self._tasks.spawn(machine.run(), "machine watch")
         self._dispatch(Tick())
+        self._spares.resize(self.catalog.spares)
 
     async def close(self, drain_s: float = 5.0, *, is_hurried: bool = False) -> None:
         """All workers are reaped and the runtime directory is gone. Running requests get `drain_s` to finish.
@@ -176,9 +183,12 @@ class Supervisor:
                 logger.error("giving up on workers that survive SIGKILL: %s", ", ".join(map(str, self._runs)))
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
+        await ground.hooks.close()
+        if self._spares is not None:
+            await self._spares.close()
+        if self._machine is not None:
+            await self._machine.close()
         ground.runtime.remove()
         self._ground = None
 
@@ -197,26 +207,28 @@ class Supervisor:
     # --- what handlers ask ---
 
     @asynccontextmanager
-    async def lease(self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None) -> AsyncIterator[Lease]:
+    async def lease(
+        self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None, prefixes: tuple[int, ...] = ()
+    ) -> AsyncIterator[Lease]:
         """Hold a place on a worker of `spec` inside the block; loads the model if need be.
 
-        The place is given back however the block is left, and so is the place in the queue.
+        The place is given back however the block is left, and so is the place in the queue. `prefixes`: hashes of the
+        conversation's beginnings, by which a model with several workers finds the one that knows it.
 
-        Raises: ModelNotFound, ModelUnavailable, TooManyRequests, QueueTimeout, ShuttingDown.
+        Raises: ModelNotFound, ModelUnavailable, ModelTooLarge, TooManyRequests, QueueTimeout, ShuttingDown.
         """
-        lease_id = LeaseId(next(self._lease_ids))
-        ticket = _Ticket(time.monotonic(), asyncio.get_running_loop().create_future())
-        self._tickets[lease_id] = ticket
+        ticket = self._tickets.open()
         try:
-            self._dispatch(LeaseRequested(lease_id, spec.name, priority, key_id))
-            run = await ticket.granted
-            yield self._make_lease(ticket, run)
+            if self._machine is not None and not self._fleet.is_resident(spec.name):
+                self._machine.measure()
+            self._dispatch(LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes))
+            lease = ticket.lease(await ticket.granted)
+            self._metrics.queue_waited(spec.name, lease.queue_s)
+            yield lease
         finally:
-            del self._tickets[lease_id]
-            if ticket.run is not None:
-                ticket.run.take_back()
-                self._are_shares_due |= ticket.run.num_leases == 0
-            self._dispatch(LeaseReleased(lease_id))
+            self._tickets.close(ticket)
+            self._shares.are_due |= ticket.run is not None and ticket.run.num_leases == 0
+            self._dispatch(LeaseReleased(ticket.lease_id))
 
     def load(self, model: str) -> None:
         """The model is on its way to being ready; an earlier failure is forgotten. Outlives the caller."""
@@ -229,8 +241,20 @@ class Supervisor:
     def set_catalog(self, catalog: Catalog) -> None:
         """From now on `catalog` is what is served; workers that still fit it are left alone."""
         self.catalog = catalog
-        self._spawn_task(self._headers.survey(list(catalog.models.values())), "survey")
+        for run in self._runs.values():
+            run.adopt(catalog.models.get(run.worker.model))
+        self._tasks.spawn(self._headers.survey(list(catalog.models.values())), "survey")
         self._dispatch(CatalogChanged(catalog.policies(), catalog.fleet_limits()))
+        if self._spares is not None:
+            self._spares.resize(catalog.spares)
+        if self._machine is not None:
+            if self._survey is not None:
+                self._survey.cancel()
+            self._survey = self._tasks.spawn(self._look_again(self._machine, catalog), "survey of needs")
+
+    async def _look_again(self, machine: MachineWatch, catalog: Catalog) -> None:
+        await machine.discover(catalog)
+        await machine.survey(catalog)
 
     def snapshot(self) -> FleetSnapshot:
         """Return how every model stands, for display."""
@@ -249,15 +273,33 @@ class Supervisor:
         """Return how far each download is, by model."""
         return {run.worker.model: run.fetch_progress for run in self._runs.values() if run.fetch_progress}
 
+    def hung(self) -> Mapping[WorkerId, str]:
+        """Return the workers that give no sign of life, each with how that was seen."""
+        return self._machine.hung if self._machine is not None else {}
+
+    def watch(self, listener: Callable[[FleetSnapshot], None]) -> Callable[[], None]:
+        """Have `listener` called after every change of a model, a load's progress included; returns how to stop it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def logs(self, model: str) -> list[tuple[WorkerId, LogTail]]:
+        """Return what the model's live workers printed; that of the last dead one if none is alive."""
+        alive = [(run.worker, run.log) for run in self._runs_of(model)]
+        return alive or self._last_logs.get(model, [])
+
     def log_tail(self, model: str) -> str:
         """Return the last lines that the model's worker printed, the last dead one's if none is alive."""
-        log = next((run.log for run in self._runs_of(model)), None) or self._last_logs.get(model)
-        return log.text() if log is not None else ""
+        return "".join(log.text() for _, log in self.logs(model)[:1])
+
+    def header_of(self, spec: ModelSpec) -> GgufHeader | None:
+        """Return what the model's file says of itself; None = it is not here, or has not been read."""
+        return self._headers.get(spec)
 
     def context_of(self, spec: ModelSpec) -> int | None:
         """Return the tokens that one request may use; None = unknown until the model's file is here."""
         header = self._headers.get(spec)
-        return effective_context(spec, header.trained_context if header is not None else None)
+        cap = self._machine.context_cap(spec) if self._machine is not None else None
+        return None if header is None else effective_context(spec, capped_context(header.trained_context, cap))
 
     # --- events in, actions out ---
 
@@ -275,7 +317,7 @@ class Supervisor:
         finally:
             self._is_draining_events = False
             self._set_timer(least_s)
-        self._share_cores()
+        self._shares.tell()
 
     def _handle(self, event: Event) -> None:
         now_s = time.monotonic()
@@ -288,67 +330,55 @@ class Supervisor:
         for action in actions:
             self._perform(action)
         has_moved = any(isinstance(action, SpawnWorker | StopWorker) for action in actions)
-        if has_moved or not isinstance(event, LeaseRequested | LeaseReleased):
-            self._log.note(event, self._fleet.snapshot(now_s), now_s)
+        if has_moved or not isinstance(event, _OFTEN):
+            fleet = self._fleet.snapshot(now_s)
+            self._log.note(event, fleet, now_s)
+            for listener in list(self._listeners):
+                listener(fleet)
 
     def _perform(self, action: Action) -> None:
         match action:
-            case SpawnWorker(worker):
-                self._start_run(worker)
+            case SpawnWorker(worker, placement):
+                self._start_run(worker, placement)
+            case PlaceWorker(worker, placement):
+                self._runs[worker].placement = placement
             case StopWorker(worker):
                 if (run := self._runs.get(worker)) is not None:
                     run.stop(action)
             case GrantLease(lease_id, worker):
                 self._grant(lease_id, worker)
-            case RefuseLease(lease_id):
-                ticket = self._tickets.get(lease_id)
-                if ticket is not None and not ticket.granted.done():
-                    ticket.granted.set_exception(_refusal(action))
+            case RefuseLease():
+                self._tickets.refuse(action)
             case _:
                 assert_never(action)
 
-    def _start_run(self, worker: WorkerId) -> None:
+    def _start_run(self, worker: WorkerId, placement: Placement) -> None:
         spec = self.catalog.models.get(worker.model)
         if spec is None or self._ground is None:
             gone = WorkerExit(ExitReason.STOPPED, "the model is no longer configured")
             self._dispatch(WorkerExited(worker, gone))
             return
-        share = share_threads(self._num_cores, self._busy() | {worker: False})[worker]
-        run = self._runs[worker] = WorkerRun(worker, spec, self._ground, share)
-        self._spawn_task(run.run(), f"worker {worker}")
+        share = self._shares.first_share(worker)
+        run = self._runs[worker] = WorkerRun(worker, spec, self._ground, share, placement)
+        self._tasks.spawn(run.run(), f"worker {worker}")
 
     def _grant(self, lease_id: LeaseId, worker: WorkerId) -> None:
-        ticket, run = self._tickets.get(lease_id), self._runs[worker]
-        if ticket is None:
+        run = self._runs[worker]
+        if not self._tickets.grant(lease_id, run):
             self._dispatch(LeaseReleased(lease_id))
-            return
-        if ticket.granted.done():
-            return  # its receiver was cancelled and is about to release it
-        run.lend()
-        self._are_shares_due |= run.num_leases == 1
-        ticket.run = run
-        ticket.granted.set_result(run)
-
-    def _make_lease(self, ticket: _Ticket, run: WorkerRun) -> Lease:
-        assert run.session is not None, "granted before it was ready"
-        assert run.ready_at_s is not None, "granted before it was ready"
-        wait_s = time.monotonic() - ticket.asked_at_s
-        load_s = max(0.0, run.ready_at_s - max(ticket.asked_at_s, run.spawned_at_s))
-        queue_s = max(0.0, wait_s - load_s)
-        self._metrics.queue_waited(run.worker.model, queue_s)
-        return Lease(run.worker, run.session, queue_s, load_s)
+        self._shares.are_due |= run.num_leases == 1
 
     def _note_ready(self, worker: WorkerId) -> None:
         run = self._runs.get(worker)
         if run is not None and run.ready_at_s is not None and run.is_alive:
             self._log.note_ready(worker.model, run.ready_at_s - run.spawned_at_s)
-            self._are_shares_due = True
+            self._shares.are_due = True
 
     def _forget(self, worker: WorkerId) -> None:
         run = self._runs.pop(worker, None)
         if run is not None:
-            self._last_logs[worker.model] = run.log
-            self._are_shares_due = True
+            self._last_logs[worker.model] = [(worker, run.log)]
+            self._shares.are_due = True
 
     # --- timers, threads, tasks ---
 
@@ -361,48 +391,5 @@ class Supervisor:
             delay_s = max(least_s, deadline_s - time.monotonic() + _TIMER_MARGIN_S)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch, Tick())
 
-    def _busy(self) -> dict[WorkerId, bool]:
-        """Return which workers that compute on the CPU have work now."""
-        return {worker: run.num_leases > 0 for worker, run in self._runs.items() if run.is_alive and run.uses_cpu}
-
-    def _share_cores(self) -> None:
-        """Every worker that computes on the CPU knows its share of the cores."""
-        if not self._are_shares_due:
-            return
-        self._are_shares_due = False
-        for worker, share in share_threads(self._num_cores, self._busy()).items():
-            self._runs[worker].tell_threads(share)
-
     def _runs_of(self, model: str) -> list[WorkerRun]:
         return [run for worker, run in self._runs.items() if worker.model == model]
-
-    def _spawn_task(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Return the task, which is kept alive; a fault in it goes to the log."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._end_task)
-        return task
-
-    def _end_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s failed: this is a fault of the router", task.get_name(), exc_info=error)
-
-
-def _refusal(action: RefuseLease) -> RouterError:
-    """Return the error that a refused request ends with."""
-    match action.kind:
-        case RefusalKind.UNKNOWN_MODEL:
-            return ModelNotFound(action.detail, param="model")
-        case RefusalKind.UNAVAILABLE:
-            return ModelUnavailable(action.detail, retry_after_s=action.retry_after_s)
-        case RefusalKind.TOO_LARGE:
-            return ModelTooLarge(action.detail)
-        case RefusalKind.QUEUE_FULL:
-            return TooManyRequests(action.detail, retry_after_s=action.retry_after_s)
-        case RefusalKind.QUEUE_TIMEOUT:
-            return QueueTimeout(action.detail, retry_after_s=action.retry_after_s)
-        case RefusalKind.SHUTTING_DOWN:
-            return ShuttingDown(action.detail, retry_after_s=action.retry_after_s)
-        case _:
-            assert_never(action.kind)

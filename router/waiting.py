@@ -19,6 +19,8 @@ class Waiter:
     priority: int
     key_id: str | None
     since_s: float
+    prefixes: tuple[int, ...] = ()
+    """Hashes of the beginnings of its conversation."""
 
 
 class WaitingLine:

@@ -4,8 +4,8 @@ Owns its file, process, status link and HTTP session, and turns what happens to 
 when a worker starts or stops (`fleet.py` does), nor know other workers. Whatever happens, a run emits exactly one
 `WorkerExited`, and nothing after it.
 
-    find or fetch files -> read their headers -> spawn -> WorkerStarted -> WorkerProgressed ... -> WorkerReady -> ...
-                                                                                        -> WorkerExited
+    bring files -> hook before_load -> spare or new process -> WorkerStarted -> WorkerProgressed ... -> WorkerReady
+                                                                                        -> ... -> WorkerExited
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
-
-import aiohttp
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 from router.catalog import ModelSpec
+from router.device import NOWHERE, Device, Placement
 from router.events import (
-    Event,
     ExitReason,
     StopWorker,
     WorkerExit,
@@ -35,63 +31,45 @@ from router.events import (
 )
 from router.fetch.protocol import FetchProgress, SourceError
 from router.fleet_log import fields
-from router.gguf_header import GgufError, GgufHeader, read_gguf_header
-from router.launch import build_launch_spec, capped_threads, default_max_leases, worker_environment
+from router.gguf_header import GgufError
+from router.ground import Ground
+from router.hooks import HookEvent, HookFailed, Occasion
+from router.launch import build_launch_spec, capped_context, capped_threads, default_max_leases, worker_environment
 from router.log_tail import LogTail
-from router.lora_files import check_lora, lora_error, lora_reference
-from router.metrics import RouterMetrics
-from router.model_headers import Locator, ModelHeaders
 from router.process import WorkerProcess
-from router.references import Reference, parse_reference
-from router.runtime_dir import RuntimeDir
+from router.readahead import ReadAhead
 from router.status import has_moved
-from worker.contract import Control, ControlOp, Phase, WorkerStatus
+from router.worker_devices import find_mismatch
+from router.worker_files import Delivery, WorkerFiles
+from router.worker_session import WorkerSession
+from worker.contract import Control, ControlOp, LaunchSpec, ModelFacts, Phase, WorkerStatus
 
 logger = logging.getLogger(__name__)
 
-_SOCK_CONNECT_S = 10.0
-_READ_BUFFER_BYTES = 2**18
 _PROGRESS_EVERY_S = 1.0
-_FETCH_LOG_EVERY_S = 10.0
 
-
-class ModelFiles(Locator, Protocol):
-    """What is needed of a model store here."""
-
-    async def fetch(
-        self, reference: Reference, base_dir: Path, on_progress: Callable[[FetchProgress], None]
-    ) -> Path: ...
+T = TypeVar("T")
 
 
 class _Stopped(Exception):
     """Told to stop before there was a process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What all runs of one router share."""
-
-    store: ModelFiles
-    headers: ModelHeaders
-    metrics: RouterMetrics
-    runtime: RuntimeDir
-    command: Sequence[str]
-    environ: Mapping[str, str]
-    calibration_dir: Path | None
-    emit: Callable[[Event], None]
-
-
 class WorkerRun:
     """See the module. Everything is called from the event loop."""
 
-    def __init__(self, worker: WorkerId, spec: ModelSpec, ground: Ground, num_threads: int) -> None:
+    def __init__(
+        self, worker: WorkerId, spec: ModelSpec, ground: Ground, num_threads: int, placement: Placement = NOWHERE
+    ) -> None:
         self.worker = worker
         self.spec = spec
-        self.fetch_progress: FetchProgress | None = None
-        """While its file is being fetched."""
+        self.placement = placement
+        """May be changed until the process is told what to load."""
+        self.mismatch: str | None = None
+        """How it does not run where it was placed, in words; None = it does, or is not loaded yet."""
         self.spawned_at_s = time.monotonic()
         self.ready_at_s: float | None = None
-        self.session: aiohttp.ClientSession | None = None
+        self.session: WorkerSession | None = None
         """Over the worker's socket, from READY on."""
         self.log = LogTail()
         self.num_threads = num_threads
@@ -102,18 +80,37 @@ class WorkerRun:
         self._unused.set()
         self._ground = ground
         self._socket_path = ground.runtime.new_socket_path()
-        self._preparation: asyncio.Task[_Files] | None = None
+        self._delivery = Delivery(spec, ground.store, ground.headers, self._note_progress)
+        self._files: WorkerFiles | None = None
+        self._preparation: asyncio.Task[Any] | None = None
+        self._readahead = ReadAhead()
+        self._is_prepared = False
+        """Its hook `before_load` has done its part, so `after_unload` is due at the end."""
         self._process: WorkerProcess | None = None
         self._stop: tuple[StopWorker, str] | None = None
         self._stops: set[asyncio.Task[WorkerExit]] = set()
         self._status: WorkerStatus | None = None
-        self._told_progress_at_s = self._logged_fetch_at_s = -float("inf")
-        self._fetch_s: float | None = None
+        self._told_progress_at_s = -float("inf")
 
     @property
     def status(self) -> WorkerStatus | None:
         """The last line of the status link."""
         return self._status
+
+    @property
+    def _context_cap(self) -> int | None:
+        machine = self._ground.machine
+        return machine.context_cap(self.spec) if machine is not None else None
+
+    def adopt(self, spec: ModelSpec | None) -> None:
+        """What `spec` says holds from now on, unless it takes another worker to run it."""
+        if spec is not None and spec.fingerprint() == self.spec.fingerprint():
+            self.spec = spec
+
+    @property
+    def fetch_progress(self) -> FetchProgress | None:
+        """How far the download is, while a file is being fetched."""
+        return self._delivery.progress
 
     @property
     def uses_cpu(self) -> bool:
@@ -122,6 +119,11 @@ class WorkerRun:
         if facts is not None:
             return facts.device.lower().startswith("cpu") or facts.gpu_layers < facts.total_layers
         return True
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None before there is one and when it is over."""
+        return None if self._process is None or self.is_over.is_set() else self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -137,10 +139,13 @@ class WorkerRun:
             exit_ = await self._live()
         finally:
             self.is_over.set()
+            self._end_load()
             self._socket_path.unlink(missing_ok=True)
             was_killed = self._process is not None and self._process.is_escalated
             self._ground.metrics.worker_exited(self.worker, exit_.reason, was_killed=was_killed)
             self._ground.emit(WorkerExited(self.worker, exit_))
+            if self._is_prepared:
+                self._hook_later("after_unload")
         # Bytes that the worker wrote before its end may still be on their way to a client: they are in the session.
         try:
             await self._unused.wait()
@@ -200,98 +205,98 @@ class WorkerRun:
                 logger.info("%s: what its download printed: %s", self.worker.model, words)
             reason = ExitReason.BAD_MODEL if error.is_permanent else ExitReason.SOURCE_FAILED
             return WorkerExit(reason, str(error))
+        except HookFailed as error:
+            return WorkerExit(ExitReason.HOOK_FAILED, str(error))
         except GgufError as error:
             return WorkerExit(ExitReason.BAD_MODEL, f"the model's file is no good: {error}")
         except OSError as error:
             return WorkerExit(ExitReason.SPAWN_FAILED, f"cannot start {self._ground.command[0]}: {error}")
-        return await process.wait()
+        exit_ = await process.wait()
+        if self._ground.machine is not None:
+            await self._ground.machine.wait_for_memory(self.placement)
+        return exit_
 
     async def _start(self) -> WorkerProcess:
         """Return the process, told to stop already if that was asked in the meantime."""
-        self._preparation = asyncio.get_running_loop().create_task(self._prepare())
-        files = await self._preparation
-        if self._stop is not None:
-            raise _Stopped
         ground = self._ground
-        launch = build_launch_spec(
+        files = self._files = await self._unless_stopped(self._delivery.bring())
+        self._begin_load(files)
+        await self._unless_stopped(self._prepare())
+        if ground.machine is not None:
+            await self._unless_stopped(ground.machine.size(self.worker, self.spec, files.path))
+        devices = ground.devices
+        launch = self._launch_spec(files, devices)
+        self.num_threads = launch.num_threads
+        env = worker_environment(ground.environ, self.spec.env, self.placement, devices)
+        process, what = await self._launch_process(launch, env)
+        self._process = process
+        self.log = process.log
+        ground.metrics.worker_started(self.worker.model)
+        words = f"loading ({files.describe()}, {what} {process.pid})"
+        logger.info("%s: %s", self.worker.model, words, extra=fields(self.worker.model, "loading"))
+        ground.emit(WorkerStarted(self.worker))
+        if self._stop is not None:
+            self._stop_process(process, self._stop[0].grace_s)
+        return process
+
+    async def _launch_process(self, launch: LaunchSpec, env: Mapping[str, str]) -> tuple[WorkerProcess, str]:
+        """Return the process that has been told what to load, and what kind of process it is. Raises: OSError."""
+        ground = self._ground
+        spare = ground.spares.take(env) if ground.spares is not None else None
+        if spare is not None:
+            spare.launch(launch, self._on_status)
+            return spare, "spare process"
+        process = await WorkerProcess.spawn(
+            ground.command, launch, env=env, cwd=ground.runtime.path, on_status=self._on_status
+        )
+        return process, "process"
+
+    def _launch_spec(self, files: WorkerFiles, devices: Mapping[str, Device]) -> LaunchSpec:
+        return build_launch_spec(
             self.spec,
             self.worker,
             model_path=files.path,
             lora_paths=files.lora_paths,
             draft_path=files.draft_path,
             socket_path=self._socket_path,
-            trained_context=files.header.trained_context,
+            trained_context=capped_context(files.header.trained_context, self._context_cap),
             num_threads=self.num_threads,
-            calibration_dir=ground.calibration_dir,
+            placement=self.placement,
+            devices=devices,
+            calibration_dir=self._ground.calibration_dir,
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
         )
-        self.num_threads = launch.num_threads
-        process = await WorkerProcess.spawn(
-            ground.command,
-            launch,
-            env=worker_environment(ground.environ, self.spec.env),
-            cwd=ground.runtime.path,
-            on_status=self._on_status,
-        )
-        self._process = process
-        self.log = process.log
-        ground.metrics.worker_started(self.worker.model)
-        what = f"loading ({files.describe()}, process {process.pid})"
-        logger.info("%s: %s", self.worker.model, what, extra=fields(self.worker.model, "loading"))
-        ground.emit(WorkerStarted(self.worker))
+
+    async def _prepare(self) -> None:
+        """The hook `before_load` has succeeded. Raises: HookFailed."""
+        await self._ground.hooks.run(self._occasion("before_load"), self._ground.environ)
+        self._is_prepared = True
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`, which an order to stop cancels."""
+        self._preparation = asyncio.get_running_loop().create_task(work)
+        result: T = await self._preparation
         if self._stop is not None:
-            self._stop_process(process, self._stop[0].grace_s)
-        return process
+            raise _Stopped
+        return result
 
-    async def _prepare(self) -> _Files:
-        """Return the files of the model and its adapters. Raises: SourceError, GgufError."""
-        spec = self.spec
-        try:
-            reference = parse_reference(spec.source)
-        except ValueError as error:
-            raise SourceError(str(error), is_permanent=True) from None
-        path = await self._bring(reference)
-        header = await self._ground.headers.read(spec, path)
-        lora_paths = []
-        for lora in spec.loras:
-            try:
-                lora_path = await self._bring(lora_reference(lora))
-            except SourceError as error:
-                raise lora_error(lora, error) from None
-            await asyncio.to_thread(check_lora, lora, lora_path, header)
-            lora_paths.append(lora_path)
-        return _Files(path, header, tuple(lora_paths), await self._bring_draft())
+    def _begin_load(self, files: WorkerFiles) -> None:
+        self._readahead.start(files.all_paths)
+        if self._ground.spares is not None:
+            self._ground.spares.load_begins(self.worker)
 
-    async def _bring_draft(self) -> Path | None:
-        """Return the draft model's file, if there is one. Raises: SourceError that names it."""
-        if self.spec.draft_source is None:
-            return None
-        try:
-            path = await self._bring(parse_reference(self.spec.draft_source))
-            await asyncio.to_thread(read_gguf_header, path)
-        except SourceError as error:
-            message = f"draft model: {error.message}"
-            raise SourceError(message, is_permanent=error.is_permanent, details=error.details) from None
-        except (ValueError, GgufError, OSError) as error:
-            raise SourceError(f"draft model: {error}", is_permanent=True) from None
-        return path
+    def _end_load(self) -> None:
+        self._readahead.cancel()
+        if self._ground.spares is not None:
+            self._ground.spares.load_ends(self.worker)
 
-    async def _bring(self, reference: Reference) -> Path:
-        """Return a file, after fetching it if need be. Raises: SourceError."""
-        store, base_dir = self._ground.store, self.spec.base_dir
-        path = await asyncio.to_thread(store.locate, reference, base_dir)
-        if path is not None:
-            return path
-        told = fields(self.worker.model, "downloading")
-        logger.info("%s: fetching %s", self.worker.model, reference.short(), extra=told)
-        try:
-            path = await store.fetch(reference, base_dir, self._on_fetch_progress)
-        finally:
-            self.fetch_progress = None
-        self._fetch_s = time.monotonic() - self.spawned_at_s
-        self._note_progress()
-        return path
+    def _occasion(self, event: HookEvent) -> Occasion:
+        assert self._files is not None
+        return Occasion(event, self.spec, self._files.path)
+
+    def _hook_later(self, event: HookEvent) -> None:
+        self._ground.hooks.run_later(self._occasion(event), self._ground.environ)
 
     def _stop_process(self, process: WorkerProcess, grace_s: float) -> None:
         assert self._stop is not None
@@ -308,6 +313,10 @@ class WorkerRun:
     def _describe_stage(self) -> str:
         if self._process is None:
             fetched = self.fetch_progress
+            if self._is_prepared:
+                return "its process was being started"
+            if self._files is not None:
+                return "its hook `before_load` was running"
             return "its file was being fetched" + (f" ({fetched.done_bytes / 1e6:.0f} MB were here)" if fetched else "")
         status = self._status
         if status is None:
@@ -316,14 +325,6 @@ class WorkerRun:
         return f"the worker was {status.phase.value}{progress}"
 
     # --- signs of life ---
-
-    def _on_fetch_progress(self, progress: FetchProgress) -> None:
-        self.fetch_progress = progress
-        self._note_progress()
-        now_s = time.monotonic()
-        if now_s - self._logged_fetch_at_s >= _FETCH_LOG_EVERY_S and progress.total_bytes:
-            self._logged_fetch_at_s = now_s
-            logger.info("%s: %s", self.worker.model, progress.text, extra=fields(self.worker.model, "downloading"))
 
     def _note_progress(self) -> None:
         """Tell the fleet, but not more often than its load timeout can be concerned with."""
@@ -347,36 +348,22 @@ class WorkerRun:
 
     def _become_ready(self, status: WorkerStatus) -> None:
         self.ready_at_s = time.monotonic()
-        self.session = aiohttp.ClientSession(
-            "http://worker",  # a name for the Host header; the connector always goes to the socket
-            connector=aiohttp.UnixConnector(str(self._socket_path), limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_SOCK_CONNECT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER_BYTES,
-        )
+        self.session = WorkerSession(self._socket_path)
+        self._end_load()
         phases = dict(status.load_seconds)
-        if self._fetch_s is not None:
-            phases["fetch"] = self._fetch_s
+        if self._delivery.seconds is not None:
+            phases["fetch"] = self._delivery.seconds
         phases["total"] = self.ready_at_s - self.spawned_at_s
         self._ground.metrics.worker_loaded(self.worker.model, phases)
-        self._ground.emit(WorkerReady(self.worker, status.max_leases or default_max_leases(self.spec.slots)))
+        max_leases = status.max_leases or default_max_leases(self.spec.slots)
+        self._ground.emit(WorkerReady(self.worker, max_leases, self.spec.slots))
+        self._hook_later("after_load")
+        if self._ground.machine is not None and self._files is not None:
+            self._ground.machine.learn(self.worker, self.spec, self._files.path, status)
+        if status.facts is not None:
+            self._check_placement(status.facts)
 
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """What a worker loads, all of it on this machine."""
-
-    path: Path
-    header: GgufHeader
-    lora_paths: tuple[Path, ...]
-    """In the order of the model's adapters."""
-    draft_path: Path | None = None
-
-    def describe(self) -> str:
-        """Return the words for the log."""
-        header = self.header
-        parts = f", first of {header.split_count} files" if header.split_count > 1 else ""
-        count = len(self.lora_paths)
-        adapters = "" if not count else ", 1 LoRA adapter" if count == 1 else f", {count} LoRA adapters"
-        return f"{self.path.name}, {header.size_bytes / 1e6:.0f} MB{parts}{adapters}"
+    def _check_placement(self, facts: ModelFacts) -> None:
+        self.mismatch = find_mismatch(self.placement, self._ground.devices, facts)
+        if self.mismatch is not None:
+            logger.error("%s: %s", self.worker.model, self.mismatch, extra=fields(self.worker.model, "ready"))

@@ -47,6 +47,11 @@ class WorkerTotals:
         if (last := self._live.pop(worker, None)) is not None:
             self._dead[worker.model] = self._dead.get(worker.model, ModelTotals()).plus(last)
 
+    def add(self, model: str, counters: EngineCounters) -> None:
+        """Count what no worker of ours has done: the tokens of a model on another server."""
+        known = self._dead.get(model, ModelTotals())
+        self._dead[model] = ModelTotals(add_counters(known.counters, counters), known.histograms)
+
     def live(self) -> Mapping[WorkerId, WorkerStatus]:
         """Return the last snapshot of each live worker."""
         return self._live

@@ -8,16 +8,17 @@ Must not know what a model is, and must never construct a Python object from a t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from yaml.composer import ComposerError
 
 try:
-    from yaml import CSafeLoader as _BaseLoader  # parses about ten times as fast
+    from yaml import CSafeLoader as _Parser  # about ten times as fast
 except ImportError:  # PyYAML built without libyaml
-    from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
+    from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 MAX_DEPTH = 64
 """Deeper documents are refused; a catalogue with a JSON schema inside needs about fifteen."""
@@ -26,16 +27,14 @@ MAX_NODES = 1_000_000
 """Counted with every `*reference` written out, so that a few lines cannot stand for gigabytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where something starts in the text. Both numbers count from 1; the column counts characters."""
 
     line: int
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class YamlScalar:
+class YamlScalar(NamedTuple):
     """A single value, and its text as written."""
 
     value: str | int | float | bool | None
@@ -51,8 +50,7 @@ class YamlList:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class YamlEntry:
+class YamlEntry(NamedTuple):
     """One `key: value` of a map; the place is the key's."""
 
     value: YamlNode
@@ -92,23 +90,18 @@ def read_yaml(text: str) -> YamlDocument:
     if (match := _UNPRINTABLE.search(text)) is not None:
         message = f"the character U+{ord(match.group()):04X} is not allowed in YAML text: delete it"
         return YamlDocument(None, (YamlProblem("", message, _place_at(text, match.start())),))
-    loader = _Loader(text)
+    parser = _Parser(text)
+    reader = _Reader(parser.get_event)
     try:
-        node = loader.get_single_node()
+        root, num_nodes = reader.read_document()
     except yaml.MarkedYAMLError as error:
         return YamlDocument(None, (_explain(error, text),))
-    except RecursionError:  # only the loader that is written in Python
-        return YamlDocument(None, (YamlProblem("", _TOO_DEEP, Place(1, 1)),))
     finally:
-        loader.dispose()
-    if node is None:
-        return YamlDocument(None, ())
-    walk = _Walk()
-    root, num_nodes = walk.convert(node, "", 1)
+        parser.dispose()
     if num_nodes > MAX_NODES:
         message = f"the document has {num_nodes} values when its `*references` are written out; {MAX_NODES} are allowed"
         return YamlDocument(None, (YamlProblem("", message, Place(1, 1)),))
-    return YamlDocument(root, tuple(walk.problems))
+    return YamlDocument(root, tuple(reader.problems))
 
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -120,11 +113,9 @@ _NULL, _BOOL, _INT, _FLOAT = _STANDARD + "null", _STANDARD + "bool", _STANDARD +
 _LIST, _MAP = _STANDARD + "seq", _STANDARD + "map"
 
 
-class _Loader(_BaseLoader):
-    """Scans, parses and composes nodes; its constructor half is never used."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
-
+_Resolver = tuple[str, Callable[[str], object]]
+_RESOLVERS: dict[str, list[_Resolver]] = {}
+"""By its first character, what a word without quotes may be: the tag, and whether the text matches."""
 
 for _tag, _pattern, _first in (
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -135,63 +126,105 @@ for _tag, _pattern, _first in (
         r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)",
         list("-+.0123456789"),
     ),
-    (_MERGE, "<<", ["<"]),
 ):
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+    for _character in _first:
+        _RESOLVERS.setdefault(_character, []).append((_tag, re.compile(_pattern).fullmatch))
 
 
-class _Walk:
-    """Turns PyYAML's node graph into ours; a node that is referenced many times is converted once."""
+class _Reader:
+    """Turns the parser's events into nodes as they come; what is referenced many times is one node.
 
-    def __init__(self) -> None:
+    Source: yaml/composer.py, whose checks of references and documents are made here. Its own graph of nodes is not
+    needed, and took more than half of the time.
+    """
+
+    def __init__(self, next_event: Callable[[], Any]) -> None:
         self.problems: list[YamlProblem] = []
-        self._done: dict[int, tuple[YamlNode, int]] = {}
-        self._open: set[int] = set()
+        self._next = next_event
+        self._anchors: dict[str, tuple[YamlNode, int] | None] = {}
+        """None = what stands there is still being read."""
         self._num_merged = 0
 
-    def convert(self, node: yaml.Node, where: str, depth: int) -> tuple[YamlNode, int]:
-        """Return the node and how many nodes it stands for, itself included. Mutates: `problems`."""
-        place = _place(node.start_mark)
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, where, place), 1
-        if (done := self._done.get(id(node))) is not None:
-            return done
-        if depth > MAX_DEPTH or id(node) in self._open:
-            message = _TOO_DEEP if depth > MAX_DEPTH else "this `*reference` points at something that contains it"
-            self._add(where, message, place)
-            return YamlScalar(None, "", place), 1
-        self._open.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            result = self._convert_map(node, where, depth, place)
-        else:
-            assert isinstance(node, yaml.SequenceNode)
-            result = self._convert_list(node, where, depth, place)
-        self._open.discard(id(node))
-        self._done[id(node)] = result
+    def read_document(self) -> tuple[YamlNode | None, int]:
+        """Return the root, None if there is nothing, and how many nodes it stands for. Raises: MarkedYAMLError."""
+        self._next()  # the start of the stream
+        start = self._next()
+        if isinstance(start, yaml.StreamEndEvent):
+            return None, 0
+        result = self._node(self._next(), "", 1)
+        self._next()  # the end of the document
+        after = self._next()
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise ComposerError(None, None, "but found another document", after.start_mark)
         return result
 
-    def _convert_list(self, node: yaml.SequenceNode, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
-        if node.tag != _LIST:
-            self._refuse_tag(node, where, place)
-        pairs = [self.convert(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(node.value)]
-        return YamlList(tuple(item for item, _ in pairs), place), 1 + sum(size for _, size in pairs)
+    def _node(self, event: Any, where: str, depth: int) -> tuple[YamlNode, int]:
+        """Return the node that begins with `event`, and how many nodes it stands for, itself included.
 
-    def _convert_map(self, node: yaml.MappingNode, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
-        if node.tag != _MAP:
-            self._refuse_tag(node, where, place)
+        Mutates: `problems`. Raises: MarkedYAMLError.
+        """
+        mark = event.start_mark
+        place = Place(mark.line + 1, mark.column + 1)
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:  # nearly all
+            return self._scalar(event, where, place), 1
+        if isinstance(event, yaml.AliasEvent):
+            return self._referenced(event, where, place)
+        anchor: str | None = event.anchor
+        if anchor is not None:
+            if anchor in self._anchors:
+                raise ComposerError(None, None, f"the anchor `&{anchor}` is written twice", event.start_mark)
+            self._anchors[anchor] = None
+        result: tuple[YamlNode, int]
+        if isinstance(event, yaml.ScalarEvent):
+            result = self._scalar(event, where, place), 1
+        elif depth > MAX_DEPTH:
+            raise ComposerError(None, None, _TOO_DEEP, event.start_mark)
+        elif isinstance(event, yaml.MappingStartEvent):
+            result = self._map(event, where, depth, place)
+        else:
+            assert isinstance(event, yaml.SequenceStartEvent)
+            result = self._list(event, where, depth, place)
+        if anchor is not None:
+            self._anchors[anchor] = result
+        return result
+
+    def _referenced(self, event: Any, where: str, place: Place) -> tuple[YamlNode, int]:
+        if event.anchor not in self._anchors:
+            raise ComposerError(None, None, "found undefined alias", event.start_mark)
+        found = self._anchors[event.anchor]
+        if found is None:
+            self._add(where, "this `*reference` points at something that contains it", place)
+            return YamlScalar(None, "", place), 1
+        return found
+
+    def _list(self, event: Any, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
+        if event.tag not in (None, "!", _LIST):
+            self._refuse_tag(event.tag, where, place)
+        items: list[YamlNode] = []
+        size = 1
+        while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+            node, num_nodes = self._node(item, f"{where}[{len(items)}]", depth + 1)
+            items.append(node)
+            size += num_nodes
+        return YamlList(tuple(items), place), size
+
+    def _map(self, event: Any, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
+        if event.tag not in (None, "!", _MAP):
+            self._refuse_tag(event.tag, where, place)
         own: dict[str, YamlEntry] = {}
         merged: dict[str, YamlEntry] = {}
         size = 1
-        for key_node, value_node in node.value:
-            key_place = _place(key_node.start_mark)
-            key = key_node.value
-            if not isinstance(key, str) or not key:
-                self._add(where, "a key must be a word or quoted text before a `:`", key_place)
-                continue
+        next_event = self._next
+        while not isinstance(key_event := next_event(), yaml.MappingEndEvent):
+            mark = key_event.start_mark
+            key_place = Place(mark.line + 1, mark.column + 1)
+            key, is_merge = self._key(key_event, where, depth)
             path = f"{where}.{key}" if where else key
-            value, value_size = self.convert(value_node, path, depth + 1)
-            size += value_size
-            if key_node.tag == _MERGE:
+            value, num_nodes = self._node(next_event(), path, depth + 1)
+            size += num_nodes
+            if not key:
+                self._add(where, "a key must be a word or quoted text before a `:`", key_place)
+            elif is_merge:
                 for entries in self._merge_sources(value, path):
                     for name, entry in entries.items():
                         merged.setdefault(name, entry)
@@ -202,6 +235,14 @@ class _Walk:
                 own[key] = YamlEntry(value, key_place)
         return YamlMap({**merged, **own} if merged else own, place), size
 
+    def _key(self, event: Any, where: str, depth: int) -> tuple[str, bool]:
+        """Return a key's text, "" if it is not text, and whether it is the sign for merging."""
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:
+            is_plain = event.implicit[0] if event.tag is None else event.tag == _MERGE
+            return event.value, is_plain and event.value == "<<"
+        node, _ = self._node(event, where, depth + 1)
+        return node.text if isinstance(node, YamlScalar) else "", False
+
     def _merge_sources(self, value: YamlNode, where: str) -> Iterator[Mapping[str, YamlEntry]]:
         for source in value.items if isinstance(value, YamlList) else (value,):
             if not isinstance(source, YamlMap):
@@ -211,11 +252,21 @@ class _Walk:
             if self._num_merged <= MAX_NODES:  # beyond it the document is refused for its size anyway
                 yield source.entries
 
-    def _scalar(self, node: yaml.Node, where: str, place: Place) -> YamlScalar:
-        text: str = node.value
+    def _scalar(self, event: Any, where: str, place: Place) -> YamlScalar:
+        text: str = event.value
+        tag: str | None = event.tag
+        if tag is None or tag == "!":
+            tag = _STR
+            if event.implicit[0]:
+                for name, matches in _RESOLVERS.get(text[:1], ()):
+                    if matches(text) is not None:
+                        tag = name
+                        break
+            if tag == _STR:
+                return YamlScalar(text, text, place)
         value: str | int | float | bool | None = text
         try:
-            match node.tag:
+            match tag:
                 case "tag:yaml.org,2002:str" | "tag:yaml.org,2002:merge":
                     pass
                 case "tag:yaml.org,2002:null":
@@ -227,14 +278,13 @@ class _Walk:
                 case "tag:yaml.org,2002:float":
                     value = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
                 case _:
-                    self._refuse_tag(node, where, place)
+                    self._refuse_tag(tag, where, place)
         except (ValueError, KeyError):
             self._add(where, f"`{text[:40]}` cannot be read as the type that is written for it", place)
         return YamlScalar(value, text, place)
 
-    def _refuse_tag(self, node: yaml.Node, where: str, place: Place) -> None:
-        tag = node.tag.replace(_STANDARD, "!!")
-        self._add(where, f"the tag `{tag}` is not supported: leave it out", place)
+    def _refuse_tag(self, tag: str, where: str, place: Place) -> None:
+        self._add(where, f"the tag `{tag.replace(_STANDARD, '!!')}` is not supported: leave it out", place)
 
     def _add(self, where: str, message: str, place: Place) -> None:
         self.problems.append(YamlProblem(where, message, place))

@@ -22,47 +22,54 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        router catalog device errors events file_names references router.fetch router.fetch.protocol settings yaml_lines
+        catalog catalog_problems device errors events file_names name_patterns references router settings
+        tensor_sums yaml_lines router.fetch router.fetch.protocol
     """,
     1: """
-        account catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema
-        catalog_values dialects exits fleet fleet_ledger fleet_views host_guard launch lifecycle log_tail placement pump
-        reasons resident threads waiting worker_totals
+        account catalog_diff catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals
+        catalog_scalars catalog_schema catalog_sections catalog_values device_facts dialects exits fleet
+        fleet_ledger fleet_views footprint footprint_parts host_guard launch lease_errors lifecycle liveness
+        log_tail placement prefixes pump reasons reply_reader resident shown_states threads waiting
+        worker_devices worker_totals
     """,
     2: """
-        cache_folder catalog_docs catalog_files cores fleet_log gguf_header hub_source listen lora_files metrics
-        model_headers package_source process process_group progress_bar runtime_dir sources status supervisor worker_run
-        fetch.__main__ fetch.hub fetch.package fetch.pip_download
+        cache_folder catalog_docs catalog_files core_shares cores devices fleet_log footprint_files footprints
+        gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics metrics_fleet
+        metrics_workers model_headers nvml output_reader package_source probe_process process process_group
+        progress_bar readahead recent_log runtime_dir sources spares status supervisor tasks watcher
+        worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
     """,
     3: """
-        __main__ admin api app auth body checking cli json_reply later listing logs ops relay reply routes serve
-        services
+        __main__ admin admin_logs api app auth body checking cli events_stream json_reply later listing
+        live_streams logs ops relay reload remote remotes reply routes serve services
     """,
 }
 WORKER_LAYERS = {
     0: """
-        chat.errors contract contract.frames contract.launch contract.records contract.status engine.batch
-        engine.errors engine.request engine.vocabulary errors worker worker.api worker.chat worker.engine
+        contract errors worker chat.errors contract.frames contract.launch contract.records contract.status
+        engine.batch engine.errors engine.request engine.vocabulary worker.api worker.chat worker.engine
     """,
     1: """
-        api.body api.logprobs api.loras api.openai_reply api.params api.ports api.prompt api.refusals api.samplers
-        api.usage api.vectors chat.client_text chat.control_texts chat.expectations chat.filters chat.limits
-        chat.messages chat.render_context chat.sandbox chat.template chat.text_operations engine.adapters
-        engine.admission engine.budget engine.calibration engine.cost engine.detokenizer engine.drafting
-        engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt engine.pooling
-        engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates engine.sampling_chance
-        engine.sampling_dry engine.sampling_feedback engine.sampling_steps engine.scheduler engine.sequence
-        engine.slot engine.slot_table engine.speculation engine.statistics
+        api.body api.logprobs api.loras api.openai_reply api.params api.ports api.prompt api.refusals
+        api.samplers api.usage api.vectors chat.client_text chat.control_texts chat.expectations chat.filters
+        chat.limits chat.messages chat.render_context chat.sandbox chat.template chat.text_operations
+        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
+        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram
+        engine.pair_prompt engine.pooling engine.prefix_cache engine.recovery engine.sampler
+        engine.sampling_candidates engine.sampling_chance engine.sampling_dry engine.sampling_feedback
+        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table engine.speculation
+        engine.statistics
     """,
     2: """
-        engine.calibration_files engine.calibrator engine.core engine.draft_model engine.embedder engine.engine
-        engine.engine_limits engine.lane engine.llama engine.llama_batch engine.llama_context engine.llama_faults
-        engine.llama_log engine.llama_model engine.llama_params engine.llama_pooling engine.llama_probe
-        engine.llama_vocabulary lifeline loading machine memory reporter
+        birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator engine.core
+        engine.draft_model engine.embedder engine.engine engine.engine_limits engine.lane engine.llama
+        engine.llama_batch engine.llama_context engine.llama_faults engine.llama_log engine.llama_memory
+        engine.llama_model engine.llama_params engine.llama_plan engine.llama_pooling engine.llama_probe
+        engine.llama_vocabulary engine.prompt_files engine.prompt_format engine.prompt_store
     """,
     3: """
-        __main__ api.gate api.openai_chat api.openai_completions api.openai_embeddings api.pooled api.rerank
-        api.served api.stream app life process
+        __main__ app life probe process api.gate api.openai_chat api.openai_completions api.openai_embeddings
+        api.pooled api.rerank api.served api.stream
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

@@ -1,13 +1,17 @@
-"""Entry of a worker process: `python -P -m worker`, started by the router with a launch spec on stdin."""
+"""Entry of a worker process: `python -P -m worker`, started by the router with a launch spec on stdin.
+
+With `--spare` the spec comes at any later time, and until then everything is imported that a worker needs.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import NoReturn
 
 _STARTED_AT_S = time.monotonic()
 
-from worker.lifeline import Lifeline, die_with_parent  # noqa: E402 - the clock starts before the imports
+from worker.lifeline import SPARE_ARGUMENT, Lifeline, die_with_parent  # noqa: E402 - the clock starts before the imports
 
 
 def main() -> NoReturn:
@@ -15,8 +19,10 @@ def main() -> NoReturn:
     die_with_parent()
     lifeline = Lifeline()
     lifeline.start()
-    from worker.process import run
+    from worker.process import run, run_spare
 
+    if SPARE_ARGUMENT in sys.argv[1:]:
+        run_spare(lifeline)
     run(lifeline, _STARTED_AT_S)
 
 

@@ -7,6 +7,7 @@ know fields, prompts or how the process lives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -78,8 +79,9 @@ def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = 
 
         async def write_failure(error: RequestError) -> None:
             log.info("%s: request %s, %s", error.outcome, _request_id(request), error.code)
-            await write(failure(error, Totals() if reply is None else reply.totals))
-            await response.write_eof()
+            with contextlib.suppress(ConnectionError):  # the router may have left meanwhile
+                await write(failure(error, Totals() if reply is None else reply.totals))
+                await response.write_eof()
 
         try:
             with gate.enter():
@@ -99,7 +101,7 @@ def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = 
         except RequestError as error:
             await write_failure(error)
         except ConnectionError:
-            raise  # the router has left; aiohttp ends the connection quietly
+            pass  # the router has left, as it may: aiohttp ends the connection without a word
         except Exception as fault:
             log.exception(
                 "request %s failed for a reason that nobody foresaw: %s", _request_id(request), type(fault).__name__

@@ -6,6 +6,7 @@ Owns the order of these and the exit code. Must not know requests, prompts or ll
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import signal
@@ -31,15 +32,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker")
 
+IMPORTED_WHILE_READING = (
+    "worker.app",
+    "worker.chat.template",
+    "worker.memory",
+    "worker.engine.engine",
+    "worker.engine.embedder",
+    "worker.engine.llama_probe",
+    "numpy.ctypeslib",
+    "numpy.ma",
+    "numpy.random",
+)
+"""What serving needs and loading does not. NumPy's own parts are imported when first used, which would be the first
+request."""
+
 PSS_PERIOD_S = 15.0
 PROGRESS_GAP_S = 0.1
 """Between lines about the progress of loading."""
+
+KEEP_PROMPTS_S = 3.0
+"""A worker that leaves writes prompts to the disk for so long at most: somebody waits for its place."""
+TERM_GRACE_S = 4.0
+"""After a SIGTERM it is gone by then, requests and prompts included, or would soon be killed."""
 
 
 class Life:
     """The worker from its launch spec to its exit code. Everything happens on the event loop."""
 
-    def __init__(self, spec: LaunchSpec, lifeline: Lifeline, link: StatusLink, started_at_s: float) -> None:
+    def __init__(
+        self, spec: LaunchSpec, lifeline: Lifeline, link: StatusLink, started_at_s: float, *, spawn_s: float = 0.0
+    ) -> None:
+        """`spawn_s` is how long it took until `started_at_s`."""
         self._spec = spec
         self._lifeline = lifeline
         self._link = link
@@ -48,14 +71,17 @@ class Life:
         self._progress: float | None = None
         self._progress_at_s = 0.0
         self._num_threads = spec.num_threads
+        self._loaded: Loaded | None = None
         self._engine: Engine | None = None
         self._embedder: Embedder | None = None
         self._gate: Gate | None = None
         self._has_template = False
-        self._load_seconds: dict[str, float] = {}
+        self._load_seconds = {"spawn": round(spawn_s, 4)}
         self._pss: int | None = None
         self._reporter = Reporter(link, self.status)
         self._is_leaving = False
+        self._terminated_at_s: float | None = None
+        """When the first SIGTERM came."""
         self._failure: str | None = None
 
     async def live(self) -> ExitCode:
@@ -63,7 +89,7 @@ class Life:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(signal_number, self._leave)
+            self._loop.add_signal_handler(signal_number, self._terminate)
         self._lifeline.set_on_control(self._on_control)
         self._enter(Phase.LOADING)
         regular = self._tend(self._reporter.run(), "the status reports")
@@ -80,6 +106,8 @@ class Life:
         measuring = self._tend(self._measure_pss(), "the measuring of memory")
         calibrating = self._tend(self._calibrate(loaded), "the calibration")
         code = await self._until_done()
+        if code is ExitCode.OK and loaded.prompts is not None:
+            await self._keep_prompts()
         for task in (regular, measuring, calibrating):
             task.cancel()
         await runner.cleanup()
@@ -113,6 +141,7 @@ class Life:
             histograms=now.histograms,
             kv_cells=now.kv_cells if facts.can_generate else {},
             memory_bytes=self._memory(facts.size_bytes),
+            device_bytes={} if self._loaded is None else self._loaded.device_bytes,
         )
 
     def fail(self, reason: str) -> None:
@@ -127,11 +156,11 @@ class Life:
         Raises: as `load`.
         """
         importlib.import_module("worker.engine.llama")
-        self._load_seconds = {"import": round(time.monotonic() - self._started_at_s, 4)}
+        self._load_seconds |= {"import": round(time.monotonic() - self._started_at_s, 4)}
         executor = ThreadPoolExecutor(1, thread_name_prefix="load")
         loading = self._loop.run_in_executor(executor, load, self._spec, self._on_progress)
         # The weights are read without the interpreter's lock, so these imports cost no time of their own.
-        for name in ("worker.app", "worker.chat.template", "worker.memory"):
+        for name in IMPORTED_WHILE_READING:
             importlib.import_module(name)
         leaving = asyncio.create_task(self._news.wait())
         either: set[asyncio.Future[Any]] = {loading, leaving}
@@ -150,15 +179,16 @@ class Life:
         from worker.engine.engine import Engine
         from worker.engine.pair_prompt import pair_prompt
         from worker.engine.pooling import Pooling
-        from worker.memory import read_started_at
 
         spec, backend = self._spec, loaded.backend
+        self._loaded = loaded
         engine = self._engine = Engine(
             backend,
             spec.engine,
             num_threads=self._num_threads,
             check_cells=spec.check_cells,
             draft_model=loaded.draft_model,
+            prompts=loaded.prompts,
             on_failure=self._on_engine_failure,
             on_change=self._reporter.nudge,
         )
@@ -184,9 +214,7 @@ class Life:
         runner = make_runner(make_app(model, gate))
         await runner.setup()
         await web.UnixSite(runner, spec.socket_path).start()
-        born_s = time.monotonic() - (time.time() - read_started_at())
-        spawn_s = max(0.0, self._started_at_s - born_s)
-        self._load_seconds = {"spawn": round(spawn_s, 4)} | self._load_seconds | loaded.seconds
+        self._load_seconds |= loaded.seconds
         self._enter(Phase.READY)
         if loaded.template_problem:
             log.warning("the chat template cannot be used: %s", loaded.template_problem)
@@ -208,6 +236,19 @@ class Life:
         code = self._fail(self._failure, ExitCode.ENGINE_FAILED)
         await asyncio.wait({asyncio.create_task(self._gate.wait_empty())}, timeout=1.0)
         return code
+
+    async def _keep_prompts(self) -> None:
+        """Finished prompts are on the disk for the next worker of this model, as far as the time allows."""
+        from worker.engine.errors import EngineStopped
+
+        assert self._engine is not None
+        now_s = time.monotonic()
+        until_s = now_s + KEEP_PROMPTS_S
+        if self._terminated_at_s is not None:
+            until_s = min(until_s, self._terminated_at_s + TERM_GRACE_S)
+        with contextlib.suppress(EngineStopped, TimeoutError):
+            async with asyncio.timeout(max(0.0, until_s - now_s) + 0.5):
+                await self._engine.save_prompts(until_s)
 
     async def _calibrate(self, loaded: Loaded) -> None:
         """Find out, or know from an earlier time, what passes cost here."""
@@ -278,6 +319,12 @@ class Life:
             case ControlOp.DRAIN:
                 self._leave()
 
+    def _terminate(self) -> None:
+        """The worker leaves, and has little time."""
+        if self._terminated_at_s is None:
+            self._terminated_at_s = time.monotonic()
+        self._leave()
+
     def _leave(self) -> None:
         """The worker drains: what is running may finish, however often it is told."""
         if not self._is_leaving:
@@ -304,7 +351,9 @@ class Life:
         return code
 
     def _memory(self, weights: int) -> dict[str, int]:
-        from worker.memory import read_rss
+        from worker.memory import read_private, read_rss
 
-        memory = {"rss": read_rss(), "weights": weights}
+        memory = {"rss": read_rss(), "private": read_private(), "weights": weights}
+        if self._loaded is not None and self._loaded.private_bytes:
+            memory["process"] = max(0, memory["private"] - self._loaded.private_bytes)
         return memory if self._pss is None else memory | {"pss": self._pss}

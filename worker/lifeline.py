@@ -12,11 +12,15 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from worker.contract import Control, ExitCode, LaunchSpec
+
+SPARE_ARGUMENT = "--spare"
+"""Of a process that is told only later what to load."""
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_S = 1.0
@@ -51,6 +55,8 @@ class Lifeline:
         self._parent = parent_of()
         self._lock = threading.Lock()
         self._has_first_line = threading.Event()
+        self.told_at_s = 0.0
+        """Monotonic seconds at which the launch spec was there; meaningless before `is_told`."""
         self._spec: LaunchSpec | None = None
         self._problem = ""
         self._early: list[Control] = []
@@ -61,9 +67,18 @@ class Lifeline:
         """The thread reads."""
         threading.Thread(target=self.read, name="lifeline", daemon=True).start()
 
+    @property
+    def is_told(self) -> bool:
+        """Whether `wait_spec` would not wait."""
+        return self._has_first_line.is_set()
+
+    def wait_told(self) -> None:
+        """The first line on stdin is there."""
+        self._has_first_line.wait()
+
     def wait_spec(self) -> LaunchSpec:
         """Return the launch spec as soon as it is there. Raises: ValueError when the first line is none."""
-        self._has_first_line.wait()
+        self.wait_told()
         if self._spec is None:
             raise ValueError(self._problem)
         return self._spec
@@ -105,6 +120,7 @@ class Lifeline:
                 self._socket_path = self._spec.socket_path
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._problem = f"the first line on stdin is not a launch spec: {error!r}"
+            self.told_at_s = time.monotonic()
             self._has_first_line.set()
             return
         try:

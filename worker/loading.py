@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from worker.engine.calibration import Subject
     from worker.engine.draft_model import LlamaDraftModel
     from worker.engine.llama import EncoderBackend, LlamaBackend
+    from worker.engine.llama_vocabulary import LlamaVocabulary
+    from worker.engine.prompt_files import PromptFolder
 
 OnProgress = Callable[[float], bool]
 
@@ -36,6 +39,23 @@ class Loaded:
     """By phase: `read`, `warmup`."""
     subject: Subject | None
     """What a calibration would measure; None = nothing is to be measured."""
+    prompts: PromptFolder | None = None
+    """Finished prompts on the disk; None = none are kept there."""
+
+    @property
+    def device_bytes(self) -> dict[str, dict[str, int]]:
+        """What llama.cpp has allocated for both models, by device and kind; empty where it does not tell."""
+        total = self.backend.device_bytes
+        for device, kinds in ({} if self.draft_model is None else self.draft_model.device_bytes).items():
+            mine = total.setdefault(device, {})
+            for kind, num_bytes in kinds.items():
+                mine[kind] = mine.get(kind, 0) + num_bytes
+        return total
+
+    @property
+    def private_bytes(self) -> int:
+        """How much of that is main memory and no pages of a mapped file."""
+        return self.backend.private_bytes + (0 if self.draft_model is None else self.draft_model.private_bytes)
 
 
 def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
@@ -54,15 +74,60 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         read_at_s = time.monotonic()
         return on_progress(fraction)
 
-    backend = load_backend(spec.model_path, options, num_threads=spec.num_threads, on_progress=report)
-    draft_model = _load_draft_model(spec, backend)
+    # Making a context is work of llama.cpp alone. The text side, which is work of Python alone, is done beside it.
+    with ThreadPoolExecutor(1, thread_name_prefix="text") as beside:
+        text: Future[_TextSide] | None = None
+
+        def begin_text_side(vocabulary: LlamaVocabulary) -> None:
+            nonlocal text
+            text = beside.submit(_load_text_side, spec, vocabulary)
+
+        backend = load_backend(
+            spec.model_path,
+            options,
+            num_threads=spec.num_threads,
+            on_progress=report,
+            on_vocabulary=begin_text_side,
+        )
+        draft_model = _load_draft_model(spec, backend)
+        assert text is not None, "the backend has a vocabulary"
+        source, template, problem = text.result()
+    prompts = _open_prompts(spec, backend)
     loaded_at_s = time.monotonic()
     seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
-    source = spec.chat_template or backend.vocabulary.chat_template or ""
-    template, problem = _compile_template(source, backend) if source else (None, None)
     return Loaded(
-        backend, draft_model, template, problem, source, {name: round(s, 4) for name, s in seconds.items()}, subject
+        backend,
+        draft_model,
+        template,
+        problem,
+        source,
+        {name: round(s, 4) for name, s in seconds.items()},
+        subject,
+        prompts,
     )
+
+
+def _open_prompts(spec: LaunchSpec, backend: LlamaBackend | EncoderBackend) -> PromptFolder | None:
+    """Return what earlier workers of the model have kept on the disk; where that is not wanted any more it goes."""
+    from worker.engine.llama import LlamaBackend
+    from worker.engine.llama_probe import library_version
+    from worker.engine.prompt_files import PromptFolder, remove_all
+    from worker.engine.prompt_format import subject_of
+
+    if spec.prompts_dir is None:
+        return None
+    root, max_bytes = Path(spec.prompts_dir), spec.engine.prompt_cache_disk_bytes
+    if not max_bytes:
+        remove_all(root, spec.model)
+        return None
+    if not isinstance(backend, LlamaBackend) or not backend.can_share or not backend.bytes_per_token:
+        return None
+    flash_attn, library = backend.context.flash_attn, library_version()
+    try:
+        subject = subject_of(spec.model_path, spec.engine, flash_attn=flash_attn, library=library)
+    except OSError:  # a file that was there a moment ago
+        return None
+    return PromptFolder.open(root, spec.model, subject, max_bytes)
 
 
 def _load_draft_model(spec: LaunchSpec, backend: LlamaBackend | EncoderBackend) -> LlamaDraftModel | None:
@@ -108,11 +173,23 @@ def _calibrated(spec: LaunchSpec, subject: Subject | None) -> EngineOptions:
     return spec.engine if known is None else replace(spec.engine, flash_attn=choose_flash_attn(spec.engine, known))
 
 
-def _compile_template(source: str, backend: LlamaBackend | EncoderBackend) -> tuple[ChatTemplate | None, str | None]:
-    """Return the template, or why it cannot be used: a broken one harms chat alone, not completions."""
+_TextSide = tuple[str, "ChatTemplate | None", str | None]
+
+
+def _load_text_side(spec: LaunchSpec, vocabulary: LlamaVocabulary) -> _TextSide:
+    """Return the template's source, the template, or why it cannot be used. The vocabulary's tables are made.
+
+    A broken template harms chat alone, not completions.
+    """
+    _ = vocabulary.eog
+    source = spec.chat_template or vocabulary.chat_template or ""
+    template, problem = _compile_template(source, vocabulary) if source else (None, None)
+    return source, template, problem
+
+
+def _compile_template(source: str, vocabulary: LlamaVocabulary) -> tuple[ChatTemplate | None, str | None]:
     from worker.chat.template import ChatTemplate, TemplateError
 
-    vocabulary = backend.vocabulary
     try:
         template = ChatTemplate(
             source,

@@ -15,6 +15,15 @@ def read_rss() -> int:
     return int(_PROCESS.memory_info().rss)
 
 
+def read_private() -> int:
+    """Return the resident bytes that no other process could share; all of them where the system cannot tell.
+
+    Pages of mapped files are not in it, and what the process shares with others only now is. Takes microseconds.
+    """
+    memory = _PROCESS.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
 def read_pss() -> int | None:
     """Return the resident bytes with shared pages divided among their users; None where the system cannot tell.
 
@@ -24,8 +33,3 @@ def read_pss() -> int | None:
         return getattr(_PROCESS.memory_full_info(), "pss", None)
     except (psutil.AccessDenied, OSError):
         return None
-
-
-def read_started_at() -> float:
-    """Return when the process was created, in Unix seconds."""
-    return float(_PROCESS.create_time())

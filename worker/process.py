@@ -6,22 +6,50 @@ Owns what surrounds a life. Must not know its stages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from worker.birth import process_age_s
 from worker.contract import ExitCode, Phase, WorkerStatus
-from worker.life import Life
+from worker.life import IMPORTED_WHILE_READING, Life
 from worker.lifeline import Lifeline
 from worker.reporter import StatusLink
 
 log = logging.getLogger("worker")
 
+_NEEDED = (
+    "uvloop",
+    "worker.engine.llama",
+    *IMPORTED_WHILE_READING,
+    "encodings.unicode_escape",
+    "worker.engine.calibrator",
+    "worker.engine.draft_model",
+)
+"""What a worker imports sooner or later. None of it looks for devices: that would open contexts on all of them."""
 
-def run(lifeline: Lifeline, started_at_s: float) -> NoReturn:
-    """The worker's life is over and its process has ended with the life's exit code."""
+
+def run_spare(lifeline: Lifeline) -> NoReturn:
+    """As `run`, of a process that was started before anybody knew what it would load."""
+    for name in _NEEDED:
+        if lifeline.is_told:  # the rest is imported while the weights are read
+            break
+        with contextlib.suppress(ImportError):  # who needs it will say so
+            importlib.import_module(name)
+    lifeline.wait_told()
+    run(lifeline, lifeline.told_at_s, is_spare=True)
+
+
+def run(lifeline: Lifeline, started_at_s: float, *, is_spare: bool = False) -> NoReturn:
+    """The worker's life is over and its process has ended with the life's exit code.
+
+    `started_at_s`: when this process began to work on it; a spare, when it was told what to load.
+    """
     os.umask(0o077)
     try:
         spec = lifeline.wait_spec()
@@ -33,7 +61,8 @@ def run(lifeline: Lifeline, started_at_s: float) -> NoReturn:
     logging.basicConfig(
         stream=sys.stderr, level=spec.log_level.upper(), format=f"%(asctime)s %(levelname)s {spec.model}: %(message)s"
     )
-    life = Life(spec, lifeline, link, started_at_s)
+    spawn_s = 0.0 if is_spare else max(0.0, process_age_s() - (time.monotonic() - started_at_s))
+    life = Life(spec, lifeline, link, started_at_s, spawn_s=spawn_s)
     runner = asyncio.Runner(loop_factory=_loop_factory())
     try:
         code = runner.run(life.live())

@@ -11,7 +11,8 @@ from bench.figures import BEST, ITSELF, PLAIN, Entry, Figure, Kind, Target
 from bench.plots import advantage, draw
 from bench.raw import Raw, Screening, read_raw, read_screening, write_screening
 from bench.report import document, main
-from bench.rows import ROWS, Row, chosen_rows
+from bench.row import Row
+from bench.rows import ROWS, chosen_rows
 from bench.scenarios import FIRST, GAP, SPEED
 from bench.table import Line, lines, markdown, number, summary
 from bench.tunings import COPY, LONG, STEADY, tuned

@@ -119,6 +119,8 @@ class FakeBackend:
         self.blobs: dict[int, list[int]] = {}
         self.num_restored = 0
         self.fails_to_restore = False
+        self.has_failed = False
+        """A restore has failed, so that who was to share its cells gets what is there, as from llama.cpp."""
         self._cell_tokens: dict[int, int] = {}
         self._cell_owners: dict[int, set[int]] = {}
         self._rows: dict[int, list[int]] = {}
@@ -135,16 +137,17 @@ class FakeBackend:
             case Share(src, dst, num_tokens):
                 assert self.can_share, "this memory cannot share"
                 assert not self._rows.get(dst), "share into cells that are owned"
-                assert num_tokens <= self.num_cached(src), "share of more than there is"
+                assert num_tokens <= self.num_cached(src) or self.has_failed, "share of more than there is"
                 for seq_id in (src, dst):
                     assert 0 <= seq_id < 256
-                self._rows[dst] = self._rows[src][:num_tokens]
+                self._rows[dst] = self._rows.get(src, [])[:num_tokens]
                 for cell in self._rows[dst]:
                     self._cell_owners[cell].add(dst)
             case Save(seq_id, blob_id):
                 self.blobs[blob_id] = self.tokens_of(seq_id)
             case Restore(blob_id, seq_id, num_tokens):
-                if self.fails_to_restore:
+                if self.fails_to_restore or blob_id not in self.blobs:
+                    self.has_failed = True
                     return False
                 assert not self._rows.get(seq_id), "restore into cells that are owned"
                 assert len(self.blobs[blob_id]) <= self.num_cells - len(self._cell_owners), "no cells for a blob"
@@ -153,12 +156,19 @@ class FakeBackend:
                 self._disown(seq_id, num_tokens)
                 self.num_restored += 1
             case Forget(blob_id):
-                del self.blobs[blob_id]
+                self.blobs.pop(blob_id, None)
             case Wipe():
                 for owner in list(self._rows):
                     self._disown(owner, 0)
                 self.has_foul_cells = False
         return True
+
+    def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
+        tokens = self.blobs.get(blob_id)
+        return None if tokens is None else np.frombuffer(np.array(tokens, dtype=np.int64).tobytes(), dtype=np.uint8)
+
+    def put_blob(self, blob_id: int, data: npt.NDArray[np.uint8]) -> None:
+        self.blobs[blob_id] = np.frombuffer(data.tobytes(), dtype=np.int64).tolist()
 
     def use_adapters(self, adapters: AdapterSet) -> None:
         assert adapters != self.adapters, "a change that changes nothing"

@@ -10,6 +10,7 @@ from worker.contract import SlotState
 from worker.engine.budget import SchedulerOptions
 from worker.engine.core import EngineCore
 from worker.engine.drafting import Drafting
+from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import AdapterSet, GenerationRequest, Output, RequestId, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -18,7 +19,13 @@ GREEDY = SamplingParams(temperature=0.0)
 class Bench:
     """A core, a clock that ticks once a step, and the outputs by request."""
 
-    def __init__(self, backend: FakeBackend, drafting: Drafting | None = None, **changes: int | None) -> None:
+    def __init__(
+        self,
+        backend: FakeBackend,
+        drafting: Drafting | None = None,
+        prompts: PromptFolder | None = None,
+        **changes: int | None,
+    ) -> None:
         self.backend = backend
         self.now_s = 0.0
         options = {
@@ -31,7 +38,9 @@ class Bench:
             "end_tokens": backend.vocabulary.eog,
             "can_share": backend.can_share,
         } | changes
-        self.core = EngineCore(backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=True)
+        self.core = EngineCore(
+            backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=True, prompts=prompts
+        )
         if drafting is not None:
             self.core.drafting = drafting
         self.answers: dict[int, list[int]] = {}

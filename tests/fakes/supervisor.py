@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
 from router.catalog import Catalog, ModelSpec
@@ -22,6 +21,8 @@ from router.events import WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
 from router.fleet_views import FleetSnapshot, ModelView, ResidentView
 from router.lifecycle import WorkerState
+from router.log_tail import LogTail
+from router.worker_session import WorkerSession
 from worker.contract import FRAMES_CONTENT_TYPE, ErrorPayload, FrameType, Header, WorkerStatus, encode_frame
 
 JSON = "application/json"
@@ -137,7 +138,7 @@ class ScriptedWorker:
 @dataclass
 class FakeLease:
     worker: WorkerId
-    session: aiohttp.ClientSession
+    session: WorkerSession
     queue_s: float = 0.25
     load_s: float = 0.5
 
@@ -155,17 +156,24 @@ class FakeSupervisor:
     """Set when a request waits for a lease."""
     num_leases: int = 0
     granted: list[tuple[str, int, str | None]] = field(default_factory=list)
+    prefixes: list[tuple[int, ...]] = field(default_factory=list)
+    """Of each lease that was granted."""
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
     views: dict[str, ModelView] = field(default_factory=dict)
     statuses: dict[WorkerId, WorkerStatus] = field(default_factory=dict)
     progress: dict[str, FetchProgress] = field(default_factory=dict)
     contexts: dict[str, int] = field(default_factory=dict)
+    hung_workers: dict[WorkerId, str] = field(default_factory=dict)
+    worker_logs: dict[str, list[tuple[WorkerId, LogTail]]] = field(default_factory=dict)
+    watchers: list[Callable[[FleetSnapshot], None]] = field(default_factory=list)
     is_shutting_down: bool = False
-    _sessions: list[aiohttp.ClientSession] = field(default_factory=list)
+    _sessions: list[WorkerSession] = field(default_factory=list)
 
     @asynccontextmanager
-    async def lease(self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None) -> AsyncIterator[FakeLease]:
+    async def lease(
+        self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None, prefixes: tuple[int, ...] = ()
+    ) -> AsyncIterator[FakeLease]:
         self.num_leases += 1
         try:
             if self.gate is not None:
@@ -174,10 +182,9 @@ class FakeSupervisor:
             if self.refusal is not None:
                 raise self.refusal
             self.granted.append((spec.name, priority, key_id))
+            self.prefixes.append(prefixes)
             path = self.sockets[0] if len(self.sockets) == 1 else self.sockets.pop(0)
-            session = aiohttp.ClientSession(
-                "http://worker", connector=aiohttp.UnixConnector(str(path)), cookie_jar=aiohttp.DummyCookieJar()
-            )
+            session = WorkerSession(path)
             self._sessions.append(session)
             yield FakeLease(WorkerId(spec.name, 0, len(self.granted)), session)
         finally:
@@ -193,6 +200,9 @@ class FakeSupervisor:
     def unload(self, model: str) -> None:
         self.unloaded.append(model)
 
+    def set_catalog(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
     def snapshot(self) -> FleetSnapshot:
         views = {name: self.views.get(name) or make_view(name) for name in self.catalog.models}
         return FleetSnapshot(views, self.is_shutting_down)
@@ -202,6 +212,27 @@ class FakeSupervisor:
 
     def fetch_progress(self, model: str) -> FetchProgress | None:
         return self.progress.get(model)
+
+    def fetches(self) -> dict[str, FetchProgress]:
+        return dict(self.progress)
+
+    def hung(self) -> Mapping[WorkerId, str]:
+        return self.hung_workers
+
+    def logs(self, model: str) -> Sequence[tuple[WorkerId, LogTail]]:
+        return self.worker_logs.get(model, ())
+
+    def watch(self, watcher: Callable[[FleetSnapshot], None]) -> Callable[[], None]:
+        self.watchers.append(watcher)
+        return lambda: self.watchers.remove(watcher)
+
+    def note_change(self) -> None:
+        """Something about a model has changed: whoever watches sees the fleet as it is now."""
+        for watcher in list(self.watchers):
+            watcher(self.snapshot())
+
+    def header_of(self, spec: ModelSpec) -> None:
+        return None
 
     def context_of(self, spec: ModelSpec) -> int | None:
         return self.contexts.get(spec.name, spec.context)

@@ -7,6 +7,8 @@ Run it with `fake_worker_command()` in place of `python -P -m worker`:
 
     Supervisor(..., worker_command=fake_worker_command())
 
+With the argument `--spare` it is a spare process, which waits for its launch spec.
+
 **Controls while loading: environment variables**, to be set in the model's `env:` (workers inherit no other
 variables than those on the router's allow-list).
 
@@ -25,6 +27,9 @@ FAKE_GRANDCHILD=1          starts a child of its own in the same process group; 
 FAKE_UNTIL_INCARNATION=N   all of the above only for the starts 1..N; later starts behave
 FAKE_HEARTBEAT_S=1.0       between two status lines of a worker to which nothing happens
 FAKE_MAX_LEASES=N          `max_leases` of its status (default: slots + max(2, slots // 4))
+FAKE_DEVICE=NAME           the device that it reports (default: the launch spec's, else CPU), with all its layers there
+                           unless it is a CPU
+FAKE_SPARE_EXIT=CODE       a spare exits with this code at once
 FAKE_TOKENS=N              tokens of an answer when the request does not say (default 5)
 FAKE_JOURNAL=PATH          appends one JSON line for each thing that happens: `{"event", "pid", "model", ...}`
                            with the events started, grandchild, ready, threads, drain, term, request,
@@ -83,6 +88,7 @@ from worker.contract import (
 )
 
 _BOUNDS = (0.01, 0.1, 1.0)
+_LAYERS = 25
 
 
 def fake_worker_command() -> list[str]:
@@ -138,10 +144,13 @@ class StubWorker:
         """Write one status line, with `changes` kept for later lines."""
         busy = sum(slot.state != SlotState.IDLE for slot in self.slots)
         cells = sum(slot.cached_tokens for slot in self.slots)
+        # As the real engine: its clock moves with every step, and when the first work comes.
+        is_step = self.counts["forwards"] != self.status.step or not self.status.has_work
         self.status = replace(
             self.status,
             at_s=time.monotonic(),
             step=self.counts["forwards"],
+            step_at_s=time.monotonic() if is_step else self.status.step_at_s,
             has_work=busy > 0,
             queue_length=self.num_waiting,
             slots=tuple(self.slots),
@@ -175,7 +184,10 @@ class StubWorker:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.on_term)
-        self.journal("started", env=dict(os.environ), cwd=os.getcwd(), spec=json.loads(self.spec.to_line()))
+        is_spare = "--spare" in sys.argv
+        self.journal(
+            "started", is_spare=is_spare, env=dict(os.environ), cwd=os.getcwd(), spec=json.loads(self.spec.to_line())
+        )
         if self.control("STDERR"):
             sys.stderr.write(self.control("STDERR") + "\n")
             sys.stderr.flush()
@@ -221,6 +233,7 @@ class StubWorker:
         await self.load()
         server = await asyncio.start_unix_server(self.serve, self.spec.socket_path)
         engine = self.spec.engine
+        device = os.environ.get("FAKE_DEVICE") or engine.device or "CPU"
         facts = ModelFacts(
             context=engine.context,
             slots=engine.slots,
@@ -231,7 +244,9 @@ class StubWorker:
             num_vocab=256,
             description="stub",
             has_chat_template=True,
-            device="CPU",
+            device=device,
+            gpu_layers=0 if device.lower() == "cpu" else _LAYERS if engine.gpu_layers < 0 else engine.gpu_layers,
+            total_layers=_LAYERS,
         )
         self.report(phase=Phase.READY, progress=None, facts=facts, load_seconds={"read": 0.01, "warmup": 0.001})
         self.journal("ready")
@@ -356,6 +371,8 @@ async def _main() -> int:
 
 def main() -> None:
     """Run one stub worker in this process."""
+    if "--spare" in sys.argv and (spare_exit := os.environ.get("FAKE_SPARE_EXIT")):
+        sys.exit(int(spare_exit))
     code = asyncio.run(_main())
     sys.stdout.flush()
     os._exit(code)  # told to exit, it must not wait for open connections or pipes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router.events import LeaseId, RefuseLease, WorkerId
@@ -29,6 +30,8 @@ class Behaviour:
     load_s: float = 1.0
     stop_s: float = 0.5
     max_leases: int = 3
+    growth: float = 1.0
+    """How much more memory it turns out to use, once it is loaded, than was known before."""
 
 
 @dataclass(slots=True)
@@ -40,8 +43,11 @@ class Process:
     behaviour: Behaviour
     last_sign_s: float
     last_used_s: float
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by device that were set apart for it when it was placed."""
     is_ready: bool = False
     is_stopping: bool = False
+    is_hung: bool = False
     go_by_s: float | None = None
     """When it may be killed under its running requests, because somebody asked for that."""
 

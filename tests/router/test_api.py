@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from router.catalog import AliasSpec
+from router.auth import load_key_ring
+from router.catalog import AliasSpec, KeySpec, RequestRules
 from router.events import ExitReason, WorkerExit
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
+from router.settings import RouterSettings
 from tests.fakes.supervisor import make_view
 from tests.support.http_side import CHAT, STARTED_AT, http_side, make_catalog, make_spec
 
@@ -86,10 +89,12 @@ async def test_reasons_tell_an_unavailable_a_failed_and_an_unused_model_apart() 
         models = await listed(side)
         assert (models["lost"]["state"], models["lost"]["reason"]) == ("unavailable", "there is no file /x.gguf")
         assert (models["bad"]["state"], models["bad"]["reason"]) == ("backoff", "killed by SIGSEGV")
+        assert abs(models["bad"]["last_exit"].pop("at") + 3 - time.time()) < 60
         assert models["bad"]["last_exit"] == {
             "reason": "crashed",
             "detail": "killed by SIGSEGV",
-            "exit_code": -11,
+            "code": -11,
+            "signal": "SIGSEGV",
             "ago_s": 3.0,
         }
         assert models["new"]["state"] == "unloaded"
@@ -105,6 +110,7 @@ async def test_download_is_a_state_with_progress() -> None:
         assert smol["state"] == "downloading"
         assert smol["progress"] == {
             "phase": "downloading",
+            "fraction": 0.1,
             "done_bytes": 10,
             "total_bytes": 100,
             "detail": "part 2 of 6",
@@ -175,6 +181,78 @@ async def test_anybody_may_raise_the_priority_where_there_are_no_keys() -> None:
     async with http_side() as side:
         reply = await side.client.post(CHAT, json={"model": "smol", "messages": [], "priority": 9})
         assert (reply.status, side.supervisor.granted) == (200, [("smol", 9, None)])
+
+
+@pytest.mark.parametrize(("own", "total"), [(None, -3), (0, -3), (-5, -8)])
+async def test_priority_of_a_key_is_added_to_that_of_its_requests(own: int | None, total: int) -> None:
+    keys = (KeySpec("job", env="JOB_KEY", priority=-3),)
+    async with http_side(ring=load_key_ring(RouterSettings(), keys, {"JOB_KEY": "secret"})) as side:
+        body = {"model": "smol", "messages": []} | ({} if own is None else {"priority": own})
+        await side.client.post(CHAT, json=body, headers={"x-api-key": "secret"})
+        assert side.supervisor.granted == [("smol", total, "job")]
+        assert side.worker.received[0].headers["X-Corral-Priority"] == str(total)
+
+
+async def test_key_of_high_priority_does_not_let_its_requests_raise_themselves() -> None:
+    keys = (KeySpec("boss", env="KEY", priority=50),)
+    async with http_side(ring=load_key_ring(RouterSettings(), keys, {"KEY": "secret"})) as side:
+        for own, status in ((1, 403), (0, 200)):
+            body = {"model": "smol", "messages": [], "priority": own}
+            reply = await side.client.post(CHAT, json=body, headers={"x-api-key": "secret"})
+            assert reply.status == status
+        assert side.supervisor.granted == [("smol", 50, "boss")]
+
+
+async def test_model_with_several_workers_is_told_the_beginnings_of_the_conversation() -> None:
+    alias = AliasSpec("formal", lora={"f": 1.0})
+    catalog = make_catalog(make_spec("twins", replicas=2, aliases={"formal": alias}), make_spec("single"))
+    messages = [{"role": "system", "content": "x" * 300}, {"role": "user", "content": "hi"}]
+    async with http_side(catalog) as side:
+        for name in ("twins", "single", "formal", "twins"):
+            await side.client.post(CHAT, json={"model": name, "messages": messages})
+        await side.client.post(CHAT, json={"model": "twins", "messages": messages, "cache_salt": "s"})
+        twins, single, formal, again, salted = side.supervisor.prefixes
+        assert len(twins) == 2
+        assert again == twins
+        assert single == (), "there is nothing to choose"
+        assert not set(twins) & set(formal), "another adapter computes another cache"
+        assert not set(twins) & set(salted)
+
+
+@pytest.mark.parametrize("name", ["claude-3-opus", "claude-exact"])
+async def test_names_that_a_pattern_stands_for_are_served_and_found_but_not_listed(name: str) -> None:
+    aliases = {"claude-*": AliasSpec("claude-*", RequestRules(force={"seed": 1}), listed=False)}
+    async with http_side(make_catalog(make_spec("smol", aliases=aliases), make_spec("gem"))) as side:
+        reply = await side.client.post(CHAT, json={"model": name, "messages": [], "seed": 5})
+        assert (reply.status, reply.headers["X-Corral-Model"]) == (200, "smol")
+        assert reply.headers["X-Corral-Alias"] == name
+        assert side.worker.received[0].body["seed"] == 1
+        assert list(await listed(side)) == ["smol", "gem"]
+        entry = await (await side.client.get(f"/v1/models/{name}")).json()
+        assert (entry["id"], entry["root"], entry["aliases"]) == (name, "smol", [])
+        assert side.num_requests(model="smol") == 1
+
+
+async def test_presets_of_one_model_have_rules_of_their_own() -> None:
+    rules = RequestRules(defaults={"temperature": 0.1, "top_k": 5}, force={"n": 1})
+    aliases = {
+        "cold": AliasSpec("cold", RequestRules(force={"temperature": 0})),
+        "hot": AliasSpec("hot", RequestRules(defaults={"temperature": 1.5}, drop=("seed",))),
+    }
+    async with http_side(make_catalog(make_spec("m", aliases=aliases, request=rules))) as side:
+        for name in ("m", "cold", "hot"):
+            await side.client.post(CHAT, json={"model": name, "messages": [], "seed": 3})
+        await side.client.post(CHAT, json={"model": "cold", "messages": [], "temperature": 2, "n": 4})
+        got = [
+            {key: value for key, value in received.body.items() if key not in ("model", "messages")}
+            for received in side.worker.received
+        ]
+        assert got == [
+            {"temperature": 0.1, "top_k": 5, "n": 1, "seed": 3},
+            {"temperature": 0, "top_k": 5, "n": 1, "seed": 3},
+            {"temperature": 1.5, "top_k": 5, "n": 1},
+            {"temperature": 0, "top_k": 5, "n": 1},
+        ]
 
 
 async def test_name_that_no_header_can_carry_is_encoded() -> None:

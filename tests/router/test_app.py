@@ -185,7 +185,7 @@ EVERYTHING = [
 @pytest.mark.parametrize(("method", "path", "key"), EVERYTHING)
 async def test_route_is_closed_without_a_key_and_open_with_the_right_one(method: str, path: str, key: str) -> None:
     async with http_side(keys=KEYS) as side:
-        body = {"json": {"model": "smol"}} if method == "POST" else {}
+        body = {"json": {"model": "smol"}} if method == "POST" and path != "/admin/reload" else {}
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
             reply = await side.client.request(method, path, headers=headers, **body)
             assert reply.status == 401
@@ -193,7 +193,7 @@ async def test_route_is_closed_without_a_key_and_open_with_the_right_one(method:
             assert reply.headers["WWW-Authenticate"] == "Bearer"
         for good in (key, "root"):
             reply = await side.client.request(method, path, headers={"Authorization": f"Bearer {good}"}, **body)
-            assert reply.status in (200, 404, 501)
+            assert reply.status in (200, 404, 422, 501)  # 422: there is no file that could be read again
 
 
 @pytest.mark.parametrize(

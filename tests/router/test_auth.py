@@ -73,7 +73,7 @@ def test_keys_come_from_the_environment_a_file_and_the_catalogue(tmp_path: Path)
         metrics_keys="prom",
         api_key_file=tmp_path / "keys",
         keys=(
-            KeySpec("team", env="TEAM_KEY", scopes=frozenset({"inference", "metrics"})),
+            KeySpec("team", env="TEAM_KEY", scopes=frozenset({"inference", "metrics"}), priority=-7),
             KeySpec("hashed", sha256=hashlib.sha256(b"plain").hexdigest(), scopes=frozenset({"admin"})),
             KeySpec("filed", file=tmp_path / "team"),
         ),
@@ -96,6 +96,7 @@ def test_keys_come_from_the_environment_a_file_and_the_catalogue(tmp_path: Path)
     assert granted["a"].scopes == {Scope.INFERENCE}
     assert granted["prom"].scopes == {Scope.METRICS}
     assert granted["team-secret"].scopes == {Scope.INFERENCE, Scope.METRICS}
+    assert [grant.priority for grant in granted.values()] == [0, 0, 0, 0, 0, 0, -7, 0, 0]
     with pytest.raises(Unauthorized):
         ring.check({"x-api-key": "# ours"})
 

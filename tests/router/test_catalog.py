@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.catalog import AliasSpec, Catalog, CatalogError, Limits, ModelSpec, Problem, RequestRules
+from router.catalog import AliasSpec, Catalog, Hooks, Limits, ModelSpec, RequestRules
+from router.catalog_problems import CatalogError, Problem
 from router.errors import BadRequest, ModelNotFound, RouterError
 from router.events import FleetLimits
 
@@ -92,6 +93,54 @@ def test_a_long_list_of_names_is_cut_in_messages() -> None:
         catalog(*(spec(f"m{i}") for i in range(100))).resolve(None)
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("claude-3-opus", "a"),
+        ("claude-", "a"),
+        ("claude-3-haiku", "b"),
+        ("claude-exact", "c"),
+        ("gpt-4-mini", "c"),
+        ("Claude-3", "rest"),
+        ("anything else", "rest"),
+        ("claude-*", "a"),
+    ],
+)
+def test_an_exact_name_wins_and_then_the_pattern_with_the_most_text(name: str, model: str) -> None:
+    served = catalog(
+        spec("rest", "*"), spec("a", "claude-*"), spec("b", "claude-*-haiku"), spec("c", "claude-exact", "gpt-*mini")
+    )
+    found = served.resolve(name)
+    assert found.spec.name == model
+    assert found.alias is not None
+    assert found.alias.name == name, "the name that was asked for"
+
+
+def test_of_equal_patterns_the_first_of_the_file_wins() -> None:
+    served = catalog(spec("a", "x-*-1"), spec("b", "x-1-*"))
+    assert served.resolve("x-1-1").spec.name == "a"
+    assert served.resolve("x-1-2").spec.name == "b"
+
+
+def test_a_pattern_brings_its_aliass_rules_and_is_never_suggested() -> None:
+    served = catalog(spec("m", AliasSpec("gpt-*", RequestRules(force={"seed": 1}))))
+    assert served.resolve("gpt-4").rules.apply({}) == {"seed": 1}
+    assert served.listed_names() == ["m"]
+    with pytest.raises(ModelNotFound) as caught:
+        served.resolve("gpt")
+    assert "*" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "a\nb", "a\0b", "\ud800"])
+def test_a_name_that_no_model_could_have_fits_no_pattern(name: str) -> None:
+    with pytest.raises(ModelNotFound):
+        catalog(spec("a", "*")).resolve(name)
+
+
+def test_the_default_model_may_be_a_name_that_a_pattern_stands_for() -> None:
+    assert catalog(spec("a"), spec("b", "fast-*"), default_model="fast-one").resolve(None).spec.name == "b"
+
+
 # --- request rules ----------------------------------------------------------------------------------------
 
 
@@ -151,6 +200,8 @@ def test_an_aliass_force_wins_over_its_models_drop() -> None:
         {"chat_template": "{{ x }}"},
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"env": {"A": "1"}},
+        {"devices": ("CUDA1",)},
+        {"is_partial_allowed": True},
     ],
 )
 def test_the_fingerprint_changes_with_what_a_worker_was_started_with(change: dict[str, Any]) -> None:
@@ -173,6 +224,11 @@ def test_the_fingerprint_changes_with_what_a_worker_was_started_with(change: dic
         {"description": "x"},
         {"tags": ("x",)},
         {"chat_template_file": Path("/x")},
+        {"replicas": 2},
+        {"home": True},
+        {"max_wait_s": 1.0},
+        {"hang_timeout_s": 1.0},
+        {"hooks": Hooks(before_load=("a",))},
         {"engine": {"mmap": True, "batch_size": 512}},
     ],
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from router.catalog import CatalogError
 from router.catalog_files import MAX_CATALOG_BYTES, check, load_catalog
+from router.catalog_problems import CatalogError
 from router.fetch.protocol import SourceError
 from router.references import PathReference, Reference
 
@@ -185,6 +185,23 @@ def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path: Path) -> None
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_bytes(b"\xef\xbb\xbfmodels: {a: a.gguf}\r\n")
     assert list(load_catalog(tmp_path / "models.yaml").models) == ["a"]
+
+
+# --- keys of other servers --------------------------------------------------------------------------------
+
+
+def test_a_model_without_the_key_of_its_server_is_unavailable_and_the_others_are_served(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text("models:\n  far: {url: 'https://host', url_key_env: FAR_KEY}\n  open: {url: 'https://host'}\n")
+    for environ in ({}, {"FAR_KEY": " "}):
+        served = load_catalog(path, environ=environ)
+        assert served.models["far"].problem is not None
+        assert "FAR_KEY is not set" in served.models["far"].problem
+        assert served.models["open"].problem is None
+        (problem,) = check(path, environ=environ)
+        assert (problem.where, problem.line, problem.column) == ("models.far.url_key_env", 2, 43)
+    assert load_catalog(path, environ={"FAR_KEY": "k"}).models["far"].problem is None
+    assert check(path, environ={"FAR_KEY": "k"}) == []
 
 
 # --- catalogues that nobody wrote -------------------------------------------------------------------------

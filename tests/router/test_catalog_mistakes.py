@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from router.catalog import CatalogError
 from router.catalog_parser import parse_catalog, read_catalog
-
-PATH = Path("/srv/models.yaml")
-
-
-def problems(text: str) -> dict[str, str]:
-    """Return the messages by path of keys."""
-    found = read_catalog(text, PATH).problems
-    assert all(problem.line is not None and problem.column is not None for problem in found)
-    return {problem.where: problem.message for problem in found}
-
-
-def wrong(options: str) -> dict[str, str]:
-    """Return the messages about a model with `options`, by key."""
-    lines = "".join(f"    {line}\n" for line in options.splitlines())
-    found = problems(f"models:\n  m:\n    model: ./m.gguf\n{lines}")
-    return {where.removeprefix("models.m."): message for where, message in found.items()}
-
+from router.catalog_problems import CatalogError
+from tests.support.catalogs import PATH, problems, wrong
 
 # --- mistakes: types and ranges ---------------------------------------------------------------------------
 
@@ -76,6 +58,11 @@ def wrong(options: str) -> dict[str, str]:
         ("tags: [1]", "tags[0]", "put it in quotes"),
         ("description: 3", "description", "put it in quotes"),
         ("device: ''", "device", "must not be empty"),
+        ("aliases: ['a**']", "aliases[0]", "write one"),
+        ("aliases: {'a*': {listed: true}}", "aliases.a*.listed", "cannot be listed"),
+        ("url_model: x", "url_model", "belongs to a model with a `url`"),
+        ("url_key_env: X", "url_key_env", "belongs to a model with a `url`"),
+        ("url: https://host/v1", "url", "keep one of the two"),
         ("aliases: x", "aliases", "a list of names or a map"),
         ("aliases: [4.1]", "aliases[0]", "put it in quotes"),
         ("aliases: {x: y}", "aliases.x", "`request`, `lora` or `listed`"),
@@ -124,8 +111,7 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        *((key, f"`{key}` is not available in this release yet") for key in ("projector", "hooks")),
-        *((key, f"`{key}` is not available in this release yet") for key in ("home", "hooks", "url")),
+        ("projector", "`projector` is not available in this release yet"),
         *((key, "write `context`") for key in ("ctx_size", "n_ctx", "n_ctx_per_slot", "c", "ctx-size")),
         *((key, "write `slots`") for key in ("parallel", "np", "n_parallel")),
         ("ttl", "write `idle_unload_s`"),
@@ -143,7 +129,18 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
         ("n_ctxt", "write `context`"),
         ("slotz", "did you mean `slots`?"),
         ("slot", "did you mean `slots`?"),
-        ("gpu", "did you mean `gpu_layers`?"),
+        *((key, "write `device`") for key in ("gpu", "gpus", "devices")),
+        *((key, "write `url`") for key in ("api_base", "base_url", "endpoint")),
+        *((key, "write `request: {") for key in ("filters", "setParams", "strip_params", "parameters")),
+        ("litellm_params", "write what it holds as `url`, `url_model` and `url_key_env`"),
+        ("useModelName", "write `url_model`"),
+        ("concurrencyLimit", "write `slots`"),
+        ("unlisted", "`listed: false`"),
+        ("cmd", "write `model` with the GGUF file"),
+        ("instances", "write `replicas`"),
+        ("on_load", "write `hooks: {"),
+        ("load_on_startup", "write `preload: true`"),
+        ("api_key", "`url_key_env` names"),
         ("Slots", "write `slots`"),
         ("batch-size", "write `batch_size`"),
         ("zzzzzz", "no key has a similar name"),
@@ -154,15 +151,6 @@ def test_a_key_that_is_none_here_is_answered_with_what_to_write(key: str, words:
     (message,) = wrong(f"{key}: 1").values() if len(key) < 1000 else wrong(f"? {key}\n: 1").values()
     assert words in message
     assert len(message) < 300
-
-
-def test_more_than_one_replica_is_not_available_yet() -> None:
-    assert wrong("replicas: 2") == {"replicas": "`replicas` above 1 is not available in this release yet"}
-
-
-def test_patterns_of_names_are_not_available_yet() -> None:
-    found = wrong("aliases: {a: , 'gpt-*': }")
-    assert "`*` (a pattern) is not available in this release yet" in found["aliases.gpt-*"]
 
 
 def test_defaults_cannot_hold_what_belongs_to_one_model() -> None:
@@ -176,18 +164,26 @@ def test_defaults_cannot_hold_what_belongs_to_one_model() -> None:
 @pytest.mark.parametrize(
     ("line", "where", "words"),
     [
-        ("model: {a: a.gguf}", "model", "option of models"),
+        ("model: {a: a.gguf}", "model", "write a map `models:`"),
+        ("idle_unload_s: 3", "idle_unload_s", "option of models"),
         ("modles: {a: a.gguf}", "modles", "did you mean `models`?"),
         ("slots: 4", "slots", "in `defaults:`"),
         ("max_loaded: 4", "max_loaded", "`limits:`"),
-        ("devices: []", "devices", "`devices` is not available in this release yet"),
-        ("spares: 1", "spares", "`spares` is not available in this release yet"),
+        ("spares: 17", "spares", "must be from 0 to 16"),
+        ("spares: all", "spares", "a whole number"),
+        ("groups: {}", "groups", "leave it out"),
+        ("macros: {}", "macros", "`&anchor`"),
+        ("healthCheckTimeout: 60", "healthCheckTimeout", "load_timeout_s"),
+        ("peers: {}", "peers", "with a `url`"),
+        ("model_list: []", "model_list", "a map `models:`"),
+        ("hooks: {}", "hooks", "hooks belong to models"),
+        ("ttl: 5", "ttl", "idle_unload_s"),
         ("gemma: {model: g.gguf}", "gemma", "in the `models:` map"),
         ("port: 80", "port", "corral serve"),
-        ("zzz: 1", "zzz", "known here: `models`, `defaults`, `limits`, `keys`, `default_model`"),
+        ("zzz: 1", "zzz", "known here: `models`, `defaults`, `limits`, `keys`, `devices`, `default_model`, `spares`"),
         ("limits: {max_load: 1}", "limits.max_load", "did you mean `max_loaded`?"),
         ("limits: {slots: 1}", "limits.slots", "option of models"),
-        ("limits: {max_body_bytes: 64M}", "limits.max_body_bytes", "a number of bytes"),
+        ("limits: {max_body_bytes: 64X}", "limits.max_body_bytes", "a number of bytes"),
         ("limits:", "limits", "is empty"),
         ("limits: [1]", "limits", "not a list"),
         ("defaults: 3", "defaults", "must be a map such as"),
@@ -230,7 +226,7 @@ def test_a_parameter_directly_under_request_is_pointed_to_defaults_and_force() -
         ("models: {a: 'hf:x'}", "models.a", "the file is missing"),
         ("models: {a: mod}", "models.a", "not the name of a GGUF file"),
         ("models: {'a b': a.gguf}", "models.a b", "spaces"),
-        ("models: {'a*': a.gguf}", "models.a*", "a pattern"),
+        ("models: {'a*': a.gguf}", "models.a*", "only aliases may have a `*`"),
         ('models: {"a\\tb": a.gguf}', "models.a?b", "spaces or control characters"),
         ("models: {}", "models", "write at least one model"),
         ("models:", "models", "is empty"),
@@ -308,7 +304,8 @@ def test_a_list_of_keys_is_refused_without_being_repeated() -> None:
         ("{env: A, scopes: admin}", "keys.a.scopes", "must be a list, for example [inference]"),
         ("{env: A, scope: admin}", "keys.a.scope", "write `scopes`"),
         ("{env: }", "keys.a.env", "the name of an environment variable"),
-        ("{env: A, zzz: 1}", "keys.a.zzz", "known here: `env`, `file`, `sha256`, `scopes`"),
+        ("{env: A, zzz: 1}", "keys.a.zzz", "known here: `env`, `file`, `sha256`, `scopes`, `priority`"),
+        ("{env: A, priority: 101}", "keys.a.priority", "must be from -100 to 100"),
     ],
 )
 def test_a_key_needs_one_source_and_known_scopes(entry: str, where: str, words: str) -> None:
@@ -348,4 +345,4 @@ def test_messages_stay_on_one_line_whatever_the_file_contains() -> None:
 def test_what_is_right_can_still_be_read_beside_what_is_wrong() -> None:
     reading = read_catalog("models: {a: a.gguf, b: {model: b.gguf, slots: 0}, c: 7}\n", PATH)
     assert list(reading.catalog.models) == ["a", "b"]
-    assert reading.sources["b"].where == "models.b.model"
+    assert reading.options["b"]["model"].where == "models.b.model"

@@ -8,30 +8,10 @@ from typing import Any
 
 import pytest
 
-from router.catalog import AliasSpec, Catalog, KeySpec, Limits, ModelSpec, RequestRules
+from router.catalog import AliasSpec, Hooks, KeySpec, Limits, ModelSpec, RequestRules
 from router.catalog_keys import MODEL_KEYS
-from router.catalog_parser import parse_catalog, read_catalog
+from tests.support.catalogs import model, parse, problems
 from worker.contract import EngineOptions
-
-PATH = Path("/srv/models.yaml")
-
-
-def parse(text: str) -> Catalog:
-    return parse_catalog(text, PATH)
-
-
-def model(options: str, before: str = "") -> ModelSpec:
-    """Return the model with `options`, one a line, and `before` at the top of the file."""
-    lines = "".join(f"    {line}\n" for line in options.splitlines())
-    return parse(f"{before}models:\n  m:\n    model: ./m.gguf\n{lines}").models["m"]
-
-
-def problems(text: str) -> dict[str, str]:
-    """Return the messages by path of keys."""
-    found = read_catalog(text, PATH).problems
-    assert all(problem.line is not None and problem.column is not None for problem in found)
-    return {problem.where: problem.message for problem in found}
-
 
 # --- what a model becomes ---------------------------------------------------------------------------------
 
@@ -63,7 +43,8 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         "chat_template: '{{ messages }}'\nchat_template_kwargs: {thinking: false, level: [1, null]}\n"
         "request: {defaults: {temperature: 0.5}, force: {seed: 1}, drop: [stop]}\n"
         "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\n"
-        "tags: [small, chat]\nreplicas: 1\ncalibrate: false\n"
+        "tags: [small, chat]\nreplicas: 3\ncalibrate: false\nhome: true\nmax_wait_s: 7\nhang_timeout_s: 8\n"
+        "device: [CUDA1, CUDA0]\nhooks: {before_load: [sh, -c, 'a | b'], timeout_s: 9}\n"
     )
     assert spec == ModelSpec(
         name="m",
@@ -89,12 +70,17 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         description="two\nlines\n",
         tags=("small", "chat"),
         calibrate=False,
+        replicas=3,
+        home=True,
+        max_wait_s=7,
+        hang_timeout_s=8,
+        devices=("CUDA1", "CUDA0"),
+        hooks=Hooks(before_load=("sh", "-c", "a | b"), timeout_s=9),
     )
 
 
 ENGINE_VALUES: dict[str, tuple[str, Any]] = {
     "gpu_layers": ("12", 12),
-    "device": ("CUDA0", "CUDA0"),
     "threads": ("3", 3),
     "batch_size": ("256", 256),
     "ubatch_size": ("128", 128),
@@ -128,7 +114,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
 
 def test_every_option_of_the_engine_can_be_set_in_the_file() -> None:
     fields = {field.name for field in dataclasses.fields(EngineOptions)}
-    assert set(ENGINE_VALUES) == fields - {"context", "slots", "kv_tokens", "loras"}
+    assert set(ENGINE_VALUES) == fields - {"context", "slots", "kv_tokens", "loras", "device"}
 
 
 @pytest.mark.parametrize("name", ENGINE_VALUES)
@@ -237,6 +223,8 @@ def test_a_models_positive_flag_replaces_a_negated_default() -> None:
 
 
 def test_limits_are_the_defaults_of_queues() -> None:
+    assert model("", "limits: {max_wait_s: 12}\n").max_wait_s == 12
+    assert model("max_wait_s: 1", "limits: {max_wait_s: 12}\n").policy().max_wait_s == 1
     before = "limits: {max_queue: 7, queue_timeout_s: 8}\ndefaults: {max_queue: 9}\n"
     assert model("", "limits: {max_queue: 7, queue_timeout_s: 8}\n").max_queue == 7
     assert model("", before).max_queue == 9
@@ -266,12 +254,12 @@ def test_keys_are_read_with_their_sources_and_scopes() -> None:
     digest = "AB" * 32
     served = parse(
         "keys:\n  a: {env: A_KEY}\n  b: {file: b.key, scopes: [metrics, admin]}\n"
-        f"  c: {{sha256: {digest}}}\n  d: {{sha256: {'1' * 64}}}\nmodels: {{a: a.gguf}}\n"
+        f"  c: {{sha256: {digest}, priority: -5}}\n  d: {{sha256: {'1' * 64}}}\nmodels: {{a: a.gguf}}\n"
     )
     assert served.keys == (
         KeySpec("a", env="A_KEY", scopes=frozenset({"inference"})),
         KeySpec("b", file=Path("/srv/b.key"), scopes=frozenset({"metrics", "admin"})),
-        KeySpec("c", sha256=digest.lower()),
+        KeySpec("c", sha256=digest.lower(), priority=-5),
         KeySpec("d", sha256="1" * 64),
     )
 

@@ -128,6 +128,86 @@ def test_check_finds_missing_and_broken_files_and_keys_at_once(folder: Path) -> 
     assert "3 problems" in result.stderr
 
 
+def test_check_tells_the_line_of_every_file_program_and_key_that_cannot_be_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAR_KEY", raising=False)
+    (folder / "cut.gguf").write_bytes(gguf_bytes()[:40])
+    (folder / "plain.sh").write_text("#!/bin/sh\n")
+    (folder / "models.yaml").write_text(
+        "models:\n"
+        "  a:\n"
+        "    model: ./tiny.gguf\n"
+        "    loras: {good: ./gone.gguf}\n"
+        "  b:\n"
+        "    model: ./cut.gguf\n"
+        "  c:\n"
+        "    model: ./tiny.gguf\n"
+        "    draft_model: ./cut.gguf\n"
+        "    loras:\n"
+        "      x:\n"
+        "        model: ./tiny.gguf\n"
+        "    hooks:\n"
+        "      before_load: ./plain.sh\n"
+        "  d: {url: 'https://host/v1', url_key_env: FAR_KEY}\n"
+        "  e: {model: ./tiny.gguf, hooks: {before_load: no-such-program, after_load: [sh, x], after_unload: ./no}}\n"
+        "keys:\n"
+        "  one: {env: KEY_ONE_UNSET}\n"
+        "  two: {file: ./gone.key}\n"
+    )
+    result = corral("check")
+    assert result.exit_code == 1
+    *lines, count = result.stderr.splitlines()
+    told = [(line.split(": ")[0], line.split(": ")[1]) for line in lines]
+    assert told == [
+        ("models.yaml:4:19", "models.a.loras.good"),
+        ("models.yaml:6:12", "models.b.model"),
+        ("models.yaml:9:18", "models.c.draft_model"),
+        ("models.yaml:12:16", "models.c.loras.x.model"),
+        ("models.yaml:14:7", "models.c.hooks.before_load"),
+        ("models.yaml:15:44", "models.d.url_key_env"),
+        ("models.yaml:16:34", "models.e.hooks.before_load"),
+        ("models.yaml:16:34", "models.e.hooks.after_unload"),
+        ("models.yaml:18:3", "keys.one"),
+        ("models.yaml:19:3", "keys.two"),
+    ]
+    assert count == "10 problems"
+    assert "chmod +x" in result.stderr
+    assert "no program `no-such-program`" in result.stderr
+    assert "FAR_KEY is not set" in result.stderr
+
+
+def test_check_reports_a_reference_that_is_none_instead_of_failing_on_it(folder: Path) -> None:
+    (folder / "models.yaml").write_text("models:\n  tiny: {model: ./tiny.gguf, draft_model: 'pkg:x'}\n")
+    result = corral("check")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("models.yaml:2:43: models.tiny.draft_model: 'pkg:x': the file is missing")
+
+
+def test_check_lists_models_of_other_servers_and_those_with_several_workers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_FAR_KEY", "secret")
+    (folder / "models.yaml").write_text(
+        "models:\n  twins: {model: ./tiny.gguf, replicas: 2}\n"
+        "  far: {url: 'https://host', url_model: big, url_key_env: CORRAL_FAR_KEY, context: 4096, aliases: ['*']}\n"
+        "  plain: {url: 'http://host:1/v1'}\n"
+    )
+    result = corral("check")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("  ") for line in result.stdout.splitlines()] == [
+        line.split("  ")
+        for line in (
+            "twins  llama, 0 MB        2048 tokens a request, 4 slots in each of 2 workers  ./tiny.gguf",
+            "far    on another server  4096 tokens a request                                big at https://host/v1"
+            "     also called *",
+            "plain  on another server                                                       plain at http://host:1/v1",
+            "3 models, no problems",
+        )
+    ]
+    assert "warning" not in result.stderr, "the variable is used"
+
+
 def test_check_offline_counts_models_that_must_be_fetched(folder: Path) -> None:
     (folder / "models.yaml").write_text("models:\n  far: {model: 'hf:owner/repo/file.gguf'}\n")
     assert "fetched at the first request" in corral("check").stdout

@@ -94,10 +94,10 @@ def test_a_model_that_is_removed_and_added_again_gets_a_worker_of_its_own() -> N
     assert ask(fleet, 2, "a", 6.0) == [SpawnWorker(worker("a", 3))], "no id is ever used twice"
 
 
-def test_a_changed_model_serves_on_and_restarts_when_it_is_next_idle() -> None:
-    fleet = make_fleet("a")
+def test_a_changed_model_without_room_for_a_second_worker_restarts_when_it_is_next_idle() -> None:
+    fleet = make_fleet("a", max_loaded=1)
     (running,) = given_ready(fleet, "a", num_leases=1)
-    assert change(fleet, 1.0, ModelPolicy("a", fingerprint="new")) == []
+    assert change(fleet, 1.0, ModelPolicy("a", fingerprint="new"), max_loaded=1) == []
     assert ask(fleet, 1, "a", 2.0) == [GrantLease(LeaseId(1), A1)]
     assert release(fleet, running, 3.0) == []
     assert release(fleet, 1, 4.0) == [StopWorker(A1, grace_s=5.0)]

@@ -18,6 +18,7 @@ from router.events import (
     UnloadRequested,
     WorkerExit,
     WorkerExited,
+    WorkerHung,
     WorkerId,
     WorkerReady,
     WorkerStarted,
@@ -59,6 +60,40 @@ def test_unload_names_how_long_the_model_was_idle(story: Story) -> None:
     assert story(*served_until(10.0), (910.0, Tick()), (910.1, WorkerExited(A1, stopped))) == [
         "a: unloaded (idle for 900 s)"
     ]
+
+
+def test_unload_for_another_model_says_so_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "router.fleet")
+    fleet = Fleet({"a": ModelPolicy("a"), "b": ModelPolicy("b")}, FleetLimits(max_loaded=1))
+    evicted: list[str] = []
+    log = FleetLog(evicted.append)
+    events = [*served_until(10.0), (30.0, LeaseRequested(LeaseId(2), "b"))]
+    events.append((30.1, WorkerExited(A1, WorkerExit(ExitReason.STOPPED, "", 0))))
+    for now_s, event in events:
+        fleet.handle(event, now_s)
+        log.note(event, fleet.snapshot(now_s), now_s)
+    assert caplog.messages == ["a: unloaded (to make room, idle for 20 s)"]
+    assert evicted == ["a"]
+
+
+def test_unload_by_idleness_is_no_eviction(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "router.fleet")
+    fleet = Fleet({"a": ModelPolicy("a", idle_unload_s=900.0)}, FleetLimits())
+    evicted: list[str] = []
+    log = FleetLog(evicted.append)
+    gone = WorkerExited(A1, WorkerExit(ExitReason.STOPPED, "", 0))
+    for now_s, event in [*served_until(10.0), (910.0, Tick()), (910.1, gone)]:
+        fleet.handle(event, now_s)
+        log.note(event, fleet.snapshot(now_s), now_s)
+    assert caplog.messages == ["a: unloaded (idle for 900 s)"]
+    assert evicted == []
+
+
+def test_worker_that_hung_is_told_with_the_reason_that_was_seen(story: Story) -> None:
+    killed = WorkerExit(ExitReason.HUNG, "it gave no sign of life and was killed", -9)
+    why = "its engine has had work for 60 s and completed no pass"
+    lines = story(*served_until(10.0)[:-1], (80.0, WorkerHung(A1, why)), (80.1, WorkerExited(A1, killed)))
+    assert lines[-1].startswith(f"a: failed: {why}")
 
 
 def test_drain_names_how_many_requests_still_run(story: Story) -> None:

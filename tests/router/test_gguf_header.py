@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router import gguf_header
-from router.gguf_header import GgufError, GgufHeader, read_gguf_header
+from router.gguf_header import GgufError, GgufHeader, read_gguf_header, read_tensor_sums
+from router.tensor_sums import TENSOR_BLOCKS
 from tests.support.gguf_bytes import (
     ARRAY,
     BOOL,
@@ -75,6 +76,38 @@ def test_lists_are_stepped_over_and_what_follows_is_read(read: Reader) -> None:
     header = read(gguf_bytes(keys))
     assert header.trained_context == 2048
     assert not any("token" in key for key in header.metadata)
+
+
+def test_short_lists_of_numbers_and_the_size_of_the_vocabulary_are_kept(read: Reader) -> None:
+    keys = [
+        ("tokenizer.ggml.tokens", ARRAY, (STRING, ["a", "b", "c"])),
+        ("tokenizer.ggml.scores", ARRAY, (F32, [0.5] * 5000)),
+        ("llama.attention.head_count_kv", ARRAY, (U32, [4, 0, 4])),
+        *LLAMA,
+    ]
+    header = read(gguf_bytes(keys))
+    assert header.num_vocab == 3
+    assert dict(header.lists) == {"llama.attention.head_count_kv": (4, 0, 4)}
+
+
+def test_lists_of_a_hostile_file_do_not_fill_the_memory(read: Reader) -> None:
+    keys = [(f"list.{number}", ARRAY, (U32, [1] * 1000)) for number in range(1000)]
+    assert len(read(gguf_bytes([*keys, *LLAMA])).lists) == gguf_header.MAX_KEPT_LISTS
+
+
+def test_bytes_of_tensors_are_summed_up_by_layer(read: Reader, tmp_path: Path) -> None:
+    tensors = [
+        ("token_embd.weight", (8, 2), 0, 0),
+        ("blk.0.attn_k.weight", (32, 1), 8, 64),
+        ("blk.0.ffn_up.weight", (4, 1), 1, 98),
+        ("output.weight", (2, 1), 0, 106),
+    ]
+    header = read(gguf_bytes(tensors=tensors))
+    assert (header.tensors.input_bytes, header.tensors.output_bytes) == (64, 8)
+    assert header.tensors.layer_bytes == {0: 34 + 8}
+    part = tmp_path / "part.gguf"
+    part.write_bytes(gguf_bytes([("split.no", U16, 1)], tensors))
+    assert read_tensor_sums(part) == header.tensors
 
 
 def test_a_string_longer_than_the_window_is_stepped_over(read: Reader) -> None:
@@ -190,7 +223,7 @@ def test_files_that_are_no_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_block_table_agrees_with_the_gguf_package() -> None:
     known = {int(kind): tuple(sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
-    ours = {kind: sizes for kind, sizes in gguf_header._TENSOR_BLOCKS.items() if kind in known}
+    ours = {kind: sizes for kind, sizes in TENSOR_BLOCKS.items() if kind in known}
     assert ours == {kind: known[kind] for kind in ours}
     assert len(ours) >= 28
 

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from router.catalog import ModelSpec
+from router.device import Device, DeviceKind, Placement
 from router.events import WorkerId
 from router.launch import (
     AUTO_CONTEXT,
     build_launch_spec,
     default_max_leases,
     effective_context,
+    hook_environment,
     worker_command,
     worker_environment,
 )
@@ -148,9 +150,37 @@ def test_environment_is_an_allow_list_without_secrets() -> None:
 def test_worker_defaults_yield_to_the_user_and_the_models_env_wins() -> None:
     assert worker_environment({}, {})["GOMP_SPINCOUNT"] == "10000"
     assert worker_environment({}, {})["GGML_NO_BACKTRACE"] == "1"
+    assert worker_environment({"SSL_CERT_FILE": "/etc/ca.pem"}, {})["SSL_CERT_FILE"] == "/dev/null", "it needs none"
     assert worker_environment({"GOMP_SPINCOUNT": "5"}, {})["GOMP_SPINCOUNT"] == "5"
     env = worker_environment({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1", "MY_FLAG": "x"})
     assert (env["CUDA_VISIBLE_DEVICES"], env["MY_FLAG"]) == ("1", "x")
+
+
+def test_placement_overrides_the_models_options() -> None:
+    gpu = Device("CUDA1", DeviceKind.GPU, 2**34, backend="CUDA", visible_as="GPU-b")
+    spec = build_launch_spec(
+        model(engine={"gpu_layers": -1, "batch_size": 64}),
+        WorkerId("m", 0, 1),
+        model_path=Path("/models/m.gguf"),
+        socket_path=Path("/run/w1.sock"),
+        trained_context=4096,
+        num_threads=1,
+        placement=Placement({"CUDA1": 2**30}, ("CUDA1",), gpu_layers=7),
+        devices={"CUDA1": gpu},
+    )
+    engine = LaunchSpec.from_line(spec.to_line()).engine
+    assert (engine.device, engine.gpu_layers, engine.batch_size) == ("CUDA0", 7, 64)
+
+
+def test_a_hook_learns_what_has_happened_and_no_secret() -> None:
+    inherited = {"PATH": "/bin", "HF_TOKEN": "hf_x", "CORRAL_API_KEYS": "sk", "CORRAL_MODEL": "forged"}
+    env = hook_environment(inherited, event="after_load", model="m", model_path=Path("/models/m.gguf"))
+    assert env == {
+        "PATH": "/bin",
+        "CORRAL_EVENT": "after_load",
+        "CORRAL_MODEL": "m",
+        "CORRAL_MODEL_PATH": "/models/m.gguf",
+    }
 
 
 def test_command_runs_the_installed_worker_whatever_lies_in_the_working_directory() -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.catalog import Catalog
 from router.events import ExitReason, WorkerId
-from router.fleet import FleetSnapshot, ModelView
+from router.fleet_views import DeviceView, FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
 from router.metrics import RouterMetrics
+from router.metrics_fleet import STATES
 from router.worker_totals import ModelTotals, WorkerTotals, add_histograms
+from tests.support.http_side import make_spec
 from worker.contract import EngineCounters, Histogram, Phase, SlotReport, SlotState, WorkerStatus
 
 A1, A2, B1 = WorkerId("a", 0, 1), WorkerId("a", 0, 2), WorkerId("b", 0, 1)
+GPU = DeviceView("CUDA0", "gpu", "a card", 80, 72, 50, 7)
 
 
-def view(name: str, state: WorkerState, queue_length: int = 0, oldest_wait_s: float | None = None) -> ModelView:
-    return ModelView(name, state, queue_length, oldest_wait_s, (), None, None, None, 0, None)
+def view(
+    name: str, state: WorkerState, queue_length: int = 0, oldest_wait_s: float | None = None, num_starts: int = 0
+) -> ModelView:
+    return ModelView(name, state, queue_length, oldest_wait_s, (), None, None, None, num_starts, None)
 
 
 def status(generated: int, *, slots: tuple[SlotState, ...] = (), **more: Any) -> WorkerStatus:
@@ -45,15 +52,15 @@ def status(generated: int, *, slots: tuple[SlotState, ...] = (), **more: Any) ->
 def busy_page() -> RouterMetrics:
     """Return metrics in which every family has a sample."""
     metrics = RouterMetrics()
-    metrics.watch_fleet(
-        lambda: FleetSnapshot({"a": view("a", WorkerState.READY, 2, 1.5), "b": view("b", WorkerState.UNLOADED)}, False)
-    )
+    views = {"a": view("a", WorkerState.READY, 2, 1.5, num_starts=1), "b": view("b", WorkerState.UNLOADED)}
+    metrics.watch_fleet(lambda: FleetSnapshot(views, False, (GPU,)))
     metrics.request_finished("a", "/v1/chat/completions", "ok", 0.3)
     metrics.request_finished("a", "/v1/chat/completions", "client_gone", 0.3)
     metrics.queue_waited("a", 0.01)
     metrics.worker_started("a")
     metrics.worker_loaded("a", {"read": 0.2, "total": 0.4})
     metrics.worker_exited(B1, ExitReason.CRASHED, was_killed=True)
+    metrics.model_evicted("b")
     histograms = {
         name: Histogram((0.1, 1.0), (1, 0, 2), 5.0)
         for name in ("time_to_first_token_seconds", "inter_token_seconds", "batch_rows")
@@ -62,7 +69,8 @@ def busy_page() -> RouterMetrics:
         7,
         slots=(SlotState.GENERATING, SlotState.GENERATING, SlotState.IDLE),
         kv_cells={"used": 30, "shared": 0, "idle": 5, "total": 100},
-        memory_bytes={"rss": 1000},
+        memory_bytes={"rss": 1000, "private": 300},
+        device_bytes={"CPU": {"weights": 600, "kv": 50}},
     )
     metrics.status_received(A1, WorkerStatus(**{**_fields(live), "histograms": histograms}))
     return metrics
@@ -112,6 +120,12 @@ EXPECTED = {
     "corral_worker_exits_total": "counter",
     "corral_worker_kills_total": "counter",
     "corral_load_seconds": "histogram",
+    "corral_evictions_total": "counter",
+    "corral_catalog_reloads_total": "counter",
+    "corral_catalog_reload_success": "gauge",
+    "corral_catalog_reload_timestamp_seconds": "gauge",
+    "corral_device_memory_bytes": "gauge",
+    "corral_worker_device_bytes": "gauge",
     "corral_worker_memory_bytes": "gauge",
     "corral_build_info": "gauge",
     "process_cpu_seconds_total": "counter",
@@ -224,12 +238,87 @@ def test_gauges_of_a_dead_worker_are_gone() -> None:
 
 def test_worker_state_is_one_for_the_present_state_alone() -> None:
     metrics = busy_page()
-    for state in WorkerState:
-        assert value(metrics, "corral_worker_state", model="a", state=state.value) == (state is WorkerState.READY)
-    assert value(metrics, "corral_worker_state", model="b", state="unloaded") == 1
+    for state in STATES:
+        assert value(metrics, "corral_worker_state", model="a", state=state) == (state == "ready")
     assert value(metrics, "corral_queue_length", model="a") == 2
     assert value(metrics, "corral_queue_oldest_seconds", model="a") == 1.5
     assert value(metrics, "corral_queue_oldest_seconds", model="b") == 0
+
+
+def test_model_that_was_never_started_shows_its_one_state() -> None:
+    metrics = busy_page()
+    assert value(metrics, "corral_worker_state", model="b", state="unloaded") == 1
+    assert value(metrics, "corral_worker_state", model="b", state="ready") is None
+
+
+def test_model_that_was_started_once_keeps_all_states() -> None:
+    metrics = RouterMetrics()
+    metrics.watch_fleet(lambda: FleetSnapshot({"a": view("a", WorkerState.UNLOADED, num_starts=1)}, False))
+    assert value(metrics, "corral_worker_state", model="a", state="unloaded") == 1
+    assert value(metrics, "corral_worker_state", model="a", state="ready") == 0
+
+
+def test_unavailable_model_is_told_from_an_unloaded_one() -> None:
+    catalog = Catalog({"a": make_spec("a", problem="no such file"), "b": make_spec("b")})
+    views = {name: view(name, WorkerState.UNLOADED) for name in catalog.models}
+    metrics = RouterMetrics()
+    metrics.watch_fleet(lambda: FleetSnapshot(views, False), lambda: catalog)
+    assert value(metrics, "corral_worker_state", model="a", state="unavailable") == 1
+    assert value(metrics, "corral_worker_state", model="a", state="unloaded") is None
+    assert value(metrics, "corral_worker_state", model="b", state="unloaded") == 1
+
+
+def test_memory_of_devices_is_shown_by_kind() -> None:
+    metrics = busy_page()
+    kinds = {"total": 80, "usable": 72, "reserved": 50, "used_by_others": 7}
+    for kind, size in kinds.items():
+        assert value(metrics, "corral_device_memory_bytes", device="CUDA0", kind=kind) == size
+
+
+def test_memory_of_workers_is_shown_by_kind_and_by_device() -> None:
+    metrics = busy_page()
+    assert value(metrics, "corral_worker_memory_bytes", model="a", kind="private") == 300
+    assert value(metrics, "corral_worker_device_bytes", model="a", device="CPU", kind="weights") == 600
+    metrics.status_received(B1, status(1, device_bytes={"CPU": {"weights": 1}}))
+    metrics.status_received(WorkerId("b", 1, 1), status(1, device_bytes={"CPU": {"weights": 2}}))
+    assert value(metrics, "corral_worker_device_bytes", model="b", device="CPU", kind="weights") == 3, "replicas add up"
+
+
+def test_configuration_that_the_router_started_with_is_in_force() -> None:
+    metrics = RouterMetrics()
+    assert value(metrics, "corral_catalog_reload_success") == 1
+    assert value(metrics, "corral_catalog_reload_timestamp_seconds") == pytest.approx(time.time(), abs=60)
+    for result in ("success", "failure"):
+        assert value(metrics, "corral_catalog_reloads_total", result=result) == 0
+
+
+def test_failed_reload_is_shown_until_one_succeeds() -> None:
+    metrics = RouterMetrics()
+    since = value(metrics, "corral_catalog_reload_timestamp_seconds")
+    assert since is not None
+    metrics.catalog_reloaded(False)
+    metrics.catalog_reloaded(False)
+    assert value(metrics, "corral_catalog_reload_success") == 0
+    assert value(metrics, "corral_catalog_reload_timestamp_seconds") == since, "the old one is still in force"
+    metrics.catalog_reloaded(True)
+    assert value(metrics, "corral_catalog_reload_success") == 1
+    assert (value(metrics, "corral_catalog_reload_timestamp_seconds") or 0.0) > since
+    assert value(metrics, "corral_catalog_reloads_total", result="failure") == 2
+    assert value(metrics, "corral_catalog_reloads_total", result="success") == 1
+
+
+def test_evictions_are_counted_by_the_model_that_went() -> None:
+    metrics = RouterMetrics()
+    metrics.model_evicted("a")
+    metrics.model_evicted("a")
+    assert value(metrics, "corral_evictions_total", model="a") == 2
+
+
+@pytest.mark.parametrize("reason", list(ExitReason))
+def test_every_reason_of_an_exit_is_a_label(reason: ExitReason) -> None:
+    metrics = RouterMetrics()
+    metrics.worker_exited(A1, reason)
+    assert value(metrics, "corral_worker_exits_total", model="a", reason=reason.value) == 1
 
 
 def test_exits_are_counted_by_reason() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.events import ExitReason, WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
-from router.ops import SILENT_AFTER_S, STUCK_AFTER_S, why_wedged
 from tests.fakes.supervisor import make_resident, make_view
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog, make_spec
 from worker.contract import Phase, SlotReport, SlotState, WorkerStatus
@@ -41,7 +41,28 @@ async def test_health_counts_models_and_the_queue() -> None:
             "loaded": 1,
             "queue_length": 3,
             "oldest_wait_s": 2.0,
+            "oldest_wait": {"model": "gem", "waiting_for": None},
         }
+
+
+async def test_health_names_the_queue_that_has_waited_longest_and_what_for() -> None:
+    async with http_side() as side:
+        assert (await get_json(side, "/health"))["oldest_wait_s"] is None
+        side.supervisor.views["smol"] = make_view("smol", queue_length=1, oldest_wait_s=3.0)
+        stuck = make_view("gem", queue_length=1, oldest_wait_s=250.0)
+        side.supervisor.views["gem"] = replace(stuck, blocked_by="a place: `smol` is pinned")
+        body = await get_json(side, "/health")
+        assert body["oldest_wait_s"] == 250.0
+        assert body["oldest_wait"] == {"model": "gem", "waiting_for": "a place: `smol` is pinned"}
+
+
+async def test_health_names_the_workers_that_hang() -> None:
+    async with http_side() as side:
+        assert "hung" not in await get_json(side, "/health")
+        side.supervisor.hung_workers[WorkerId("smol", 1, 3)] = "it has not reported for 60 s"
+        body = await get_json(side, "/health")
+        assert body["status"] == "ok", "the router itself is well"
+        assert body["hung"] == [{"model": "smol", "replica": 1, "reason": "it has not reported for 60 s"}]
 
 
 async def test_health_is_503_while_the_router_stops() -> None:
@@ -99,18 +120,29 @@ async def test_health_of_a_model_tells_how_far_its_own_download_or_load_is() -> 
         assert (await get_json(side, "/health?model=smol"))["waiting_for"] == "its load: 40%"
 
 
-async def test_health_does_not_believe_a_worker_whose_engine_hangs() -> None:
+async def test_health_does_not_believe_a_worker_that_hangs() -> None:
     async with http_side() as side:
-        given_ready(side, "smol", has_work=True, step_at_s=time.monotonic() - STUCK_AFTER_S - 1)
-        assert "has made no pass" in (await get_json(side, "/health?model=smol", 503))["reason"]
+        given_ready(side, "smol")
+        assert (await get_json(side, "/health?model=smol"))["status"] == "ok"
+        side.supervisor.hung_workers[WorkerId("smol", 0, 1)] = "its engine has had work for 60 s"
+        assert (await get_json(side, "/health?model=smol", 503))["reason"] == "its engine has had work for 60 s"
 
 
-def test_worker_is_wedged_when_it_is_silent_or_stuck_with_work() -> None:
-    ready = WorkerStatus(phase=Phase.READY, at_s=1000.0, step_at_s=1000.0, has_work=True)
-    idle = WorkerStatus(phase=Phase.READY, at_s=1000.0, step_at_s=0.0, has_work=False)
-    assert why_wedged(ready, 1001.0) is None
-    assert why_wedged(idle, 1001.0) is None, "without work no pass is due"
-    assert "not reported" in str(why_wedged(idle, 1000.5 + SILENT_AFTER_S))
+async def test_model_is_healthy_while_one_of_its_workers_does_not_hang() -> None:
+    async with http_side() as side:
+        residents = (make_resident("smol"), replace(make_resident("smol"), worker=WorkerId("smol", 1, 1)))
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.READY, residents=residents)
+        side.supervisor.hung_workers[residents[0].worker] = "it has not reported for 60 s"
+        assert (await get_json(side, "/health?model=smol"))["status"] == "ok"
+
+
+async def test_health_of_a_model_shows_phase_and_fraction_of_its_load() -> None:
+    async with http_side() as side:
+        resident = make_resident("smol", WorkerState.LOADING)
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.LOADING, residents=(resident,))
+        assert (await get_json(side, "/health?model=smol"))["progress"] == {"phase": "starting", "fraction": None}
+        side.supervisor.statuses[resident.worker] = WorkerStatus(phase=Phase.LOADING, progress=0.4)
+        assert (await get_json(side, "/health?model=smol"))["progress"] == {"phase": "loading", "fraction": 0.4}
 
 
 async def test_slots_are_a_flat_list_without_text() -> None:

@@ -279,7 +279,7 @@ def test_a_command_that_does_not_exist_raises_and_leaks_no_pipe(stub: Stub, run:
     run(scenario())
 
 
-@pytest.mark.parametrize("step", ["StatusLink", "_OutputReader", "launch", "cancel"])
+@pytest.mark.parametrize("step", ["StatusLink", "OutputReader", "launch", "cancel"])
 def test_a_start_that_breaks_off_leaves_neither_process_nor_descriptor(
     stub: Stub, run: Any, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,9 @@ import json
 import logging
 from typing import Any
 
-import aiohttp
 import pytest
 
+from router.worker_session import WorkerSession
 from tests.fakes.supervisor import EVENTS, Received, Sender
 from tests.support.http_side import CHAT, HttpSide, http_side
 from worker.contract import FrameType, Header, encode_frame
@@ -193,16 +193,15 @@ async def test_progress_and_other_inner_frames_stay_inside() -> None:
 
 async def test_connection_to_the_worker_is_used_again() -> None:
     async with http_side() as side:
-        connector = aiohttp.UnixConnector(str(side.worker.socket_path))
-        session = aiohttp.ClientSession(connector=connector)
+        session = WorkerSession(side.worker.socket_path)
         await _use_session(side, session)
         for _ in range(3):
             await side.client.post(CHAT, json=HELLO)
-        assert len(connector._conns) == 1
+        assert session.num_connections == 1
         await session.close()
 
 
-async def _use_session(side: HttpSide, session: aiohttp.ClientSession) -> None:
+async def _use_session(side: HttpSide, session: WorkerSession) -> None:
     from contextlib import asynccontextmanager
 
     from router.events import WorkerId

@@ -25,8 +25,8 @@ from router.errors import (
 from router.events import Action, Event, ExitReason, LeaseReleased
 from router.fleet import Fleet
 from router.lifecycle import WorkerState
-from tests.support.stub_world import CHAT, World, ask, eventually, open_world
-from worker.contract import FrameDecoder, FrameType
+from tests.support.stub_world import CHAT, World, ask, eventually, open_world, read_frames
+from worker.contract import FrameType
 
 
 @pytest.fixture
@@ -361,11 +361,11 @@ async def test_preload_starts_without_a_request(world: World) -> None:
 async def test_a_complete_reply_survives_the_worker_that_wrote_it(world: World) -> None:
     supervisor = await world.serve(model := world.model())
     async with supervisor.lease(model) as lease:
-        async with lease.session.post(CHAT, json={"stream": True, "fake": {"tokens": 50}}) as reply:
-            await eventually(lambda: world.events("done"))
-            os.kill(world.pids()[0], signal.SIGKILL)
-            await eventually(lambda: not supervisor.snapshot().models["a"].residents)
-            frames = FrameDecoder().feed(await reply.read())
+        reply = await lease.session.post(CHAT, b'{"stream": true, "fake": {"tokens": 50}}', {})
+        await eventually(lambda: world.events("done"))
+        os.kill(world.pids()[0], signal.SIGKILL)
+        await eventually(lambda: not supervisor.snapshot().models["a"].residents)
+        frames = await read_frames(reply)
         assert frames[-1].type is FrameType.END
         assert sum(frame.payload.startswith(b"data: {") for frame in frames) == 51
 

@@ -119,6 +119,16 @@ def test_an_anchor_is_read_wherever_it_is_referenced() -> None:
     assert read("a: &x {b: 1}\nc: *x\n") == {"a": {"b": 1}, "c": {"b": 1}}
 
 
+def test_a_key_may_be_an_anchor_and_a_reference() -> None:
+    assert read("&x a: 1\nb: {*x : 2}\n") == {"a": 1, "b": {"a": 2}}
+
+
+def test_an_anchor_that_is_written_twice_is_refused_at_the_second() -> None:
+    where, message, line, column = only_problem("a: &x 1\nb: &x 2\n")
+    assert (where, line, column) == ("", 2, 4)
+    assert "`&x` is written twice" in message
+
+
 def test_merge_keys_fill_in_what_the_map_does_not_say() -> None:
     assert read("a: &x {b: 1, c: 2}\nd:\n  <<: *x\n  c: 3\n")["d"] == {"b": 1, "c": 3}
 

@@ -19,6 +19,7 @@ from router.body import BodyMemory
 from router.catalog import AliasSpec, Catalog, ModelSpec, RequestRules
 from router.host_guard import HostGuard
 from router.metrics import RouterMetrics
+from router.reload import Parts, Reloader
 from router.services import Services
 from router.settings import RouterSettings
 from tests.fakes.supervisor import FakeSupervisor, ScriptedWorker
@@ -49,6 +50,8 @@ class HttpSide:
     worker: ScriptedWorker
     metrics: RouterMetrics
     body_memory: BodyMemory
+    reloader: Reloader
+    """Reads `models.yaml` in the folder, which is not there unless the test writes it."""
     folder: Path
 
     def num_requests(self, **labels: str) -> float:
@@ -68,6 +71,7 @@ async def http_side(
     *,
     host: str = "127.0.0.1",
     keys: Mapping[str, Any] | None = None,
+    ring: KeyRing | None = None,
     allowed_hosts: tuple[str, ...] = (),
     max_body_memory: int = 2**30,
     **settings: Any,
@@ -76,22 +80,32 @@ async def http_side(
     worker = ScriptedWorker(folder / "w.sock")
     await worker.start()
     chosen = RouterSettings(**settings, **(keys or {}))
-    ring = load_key_ring(chosen, (), {}) if keys else KeyRing()
+    ring = ring or (load_key_ring(chosen, (), {}) if keys else KeyRing())
     supervisor = FakeSupervisor(catalog or make_catalog(), [worker.socket_path])
-    services = Services(
+    parts = Parts(
         supervisor=supervisor,  # type: ignore[arg-type]
-        settings=chosen,
-        metrics=RouterMetrics(),
         keys=ring,
         guard=HostGuard(host=host, allowed=allowed_hosts, has_keys=not ring.is_empty),
         body_memory=BodyMemory(max_body_memory),
+        metrics=RouterMetrics(),
+    )
+    reloader = Reloader(folder / "models.yaml", parts, settings=chosen, environ={})
+    services = Services(
+        supervisor=parts.supervisor,
+        settings=chosen,
+        metrics=parts.metrics,
+        keys=ring,
+        guard=parts.guard,
+        body_memory=parts.body_memory,
+        reloader=reloader,
         started_at=STARTED_AT,
     )
     client: TestClient[Any, Any] = TestClient(TestServer(make_app(services)))
     await client.start_server()
     try:
-        yield HttpSide(client, supervisor, worker, services.metrics, services.body_memory, folder)
+        yield HttpSide(client, supervisor, worker, services.metrics, services.body_memory, reloader, folder)
     finally:
+        await reloader.close()
         await client.close()
         await supervisor.close()
         await worker.stop()

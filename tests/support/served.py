@@ -141,6 +141,9 @@ async def served(
     described = {}
     for name, options in models.items():
         fake = {f"FAKE_{key}": str(value) for key, value in options.pop("fake", {}).items()}
+        if "url" in options:  # it is on another server
+            described[name] = options
+            continue
         described[name] = {"model": "./model.gguf", "slots": 2} | options
         described[name]["env"] = {"FAKE_JOURNAL": str(folder / "journal")} | fake
     (folder / "models.yaml").write_text(yaml.safe_dump({"models": described} | top))

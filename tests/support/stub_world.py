@@ -6,6 +6,7 @@ Owns what tests of the supervisor share. Must not hold expectations about the su
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,13 +19,15 @@ import pytest
 from router.catalog import Catalog, Limits, ModelSpec
 from router.events import FleetLimits
 from router.fetch.protocol import FetchProgress
+from router.leases import Lease
 from router.metrics import RouterMetrics
 from router.references import Reference
 from router.sources import ModelStore
-from router.supervisor import Lease, Supervisor
+from router.supervisor import Supervisor
+from router.worker_session import WorkerReply
 from tests.fakes.worker import fake_worker_command, read_journal
 from tests.support.gguf_bytes import gguf_bytes
-from worker.contract import FrameDecoder, FrameType
+from worker.contract import Frame, FrameDecoder, FrameType
 
 CHAT = "/v1/chat/completions"
 
@@ -40,8 +43,17 @@ async def eventually(check: Callable[[], Any], within_s: float = 10.0) -> Any:
 
 async def ask(lease: Lease, **body: Any) -> list[tuple[FrameType, bytes]]:
     """Return the frames of the worker's whole reply."""
-    async with lease.session.post(CHAT, json=body) as reply:
-        return [(frame.type, frame.payload) for frame in FrameDecoder().feed(await reply.read())]
+    reply = await lease.session.post(CHAT, json.dumps(body).encode(), {})
+    return [(frame.type, frame.payload) for frame in await read_frames(reply)]
+
+
+async def read_frames(reply: WorkerReply) -> list[Frame]:
+    """Return the frames of a reply, read to its end."""
+    decoder, frames = FrameDecoder(), list[Frame]()
+    while data := await reply.read():
+        frames += decoder.feed(data)
+    reply.release()
+    return frames
 
 
 class ScriptedStore:

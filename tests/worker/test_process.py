@@ -48,6 +48,7 @@ class Process:
         self.socket_path = str(folder / "s")
         self.session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=self.socket_path))
         self._status = status
+        self.spec: LaunchSpec
         self.statuses: list[WorkerStatus] = []
 
     async def until(self, wanted: Callable[[WorkerStatus], bool]) -> WorkerStatus:
@@ -98,7 +99,7 @@ class Process:
 
 @asynccontextmanager
 async def start(
-    model_path: Path, first_line: bytes | None = None, *, broken_by: str = "", **options: Any
+    model_path: Path, first_line: bytes | None = None, *, broken_by: str = "", is_spare: bool = False, **options: Any
 ) -> AsyncIterator[Process]:
     """A worker that has been told what to load; killed at the end if need be.
 
@@ -120,6 +121,7 @@ async def start(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *(("-P", "-m", "worker") if not broken_by else ("-P", "-c", f"{broken_by}\n{MAIN}")),
+            *(("--spare",) if is_spare else ()),
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(write_fd,),
@@ -133,6 +135,7 @@ async def start(
         worker = Process(process, folder, status)
         assert process.stdin is not None
         process.stdin.write(spec.to_line() if first_line is None else first_line)
+        worker.spec = spec
         try:
             yield worker
         finally:

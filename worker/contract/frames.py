@@ -48,11 +48,13 @@ class FramingError(ValueError):
 
 
 _FRAME_HEADER = struct.Struct(">cI")
+_TYPES = {type_.value.encode(): type_ for type_ in FrameType}
+_FIRST_BYTES = {type_: first for first, type_ in _TYPES.items()}
 
 
 def encode_frame(type_: FrameType, payload: bytes) -> bytes:
     """Return the wire bytes: type (1 byte), length (4 bytes, big-endian), payload."""
-    return _FRAME_HEADER.pack(type_.value.encode(), len(payload)) + payload
+    return _FRAME_HEADER.pack(_FIRST_BYTES[type_], len(payload)) + payload
 
 
 class FrameDecoder:
@@ -76,10 +78,9 @@ class FrameDecoder:
         start = 0
         while len(self._buffer) - start >= _FRAME_HEADER.size:
             type_byte, length = _FRAME_HEADER.unpack_from(self._buffer, start)
-            try:
-                type_ = FrameType(type_byte.decode("latin-1"))
-            except ValueError:
-                raise FramingError(f"unknown frame type {type_byte!r}") from None
+            type_ = _TYPES.get(type_byte)
+            if type_ is None:
+                raise FramingError(f"unknown frame type {type_byte!r}")
             if length > MAX_FRAME_BYTES:
                 raise FramingError(f"frame of {length} bytes, the limit is {MAX_FRAME_BYTES}")
             end = start + _FRAME_HEADER.size + length

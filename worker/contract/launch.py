@@ -49,6 +49,8 @@ class EngineOptions:
     prompt_cache_bytes: int | None = None
     """Host memory for finished prefixes that had to leave the KV cache; None = a sixteenth of the machine's, at
     most 4 GiB; 0 = none."""
+    prompt_cache_disk_bytes: int = 0
+    """Disk for finished prompts, written when the worker is told to leave; 0 = none are, and earlier ones go."""
     draft_max: int = 32
     """Tokens of an answer that are drafted ahead in one step at most; 0 = none."""
     cache_type_k: str = "f16"
@@ -112,6 +114,8 @@ class LaunchSpec:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     calibration_dir: str | None = None
     """Folder in which it is kept what passes cost on this machine; None = not measured."""
+    prompts_dir: str | None = None
+    """Folder for the prompts of all models that have a `prompt_cache_disk_bytes`; None = there is none."""
     log_level: str = "INFO"
     check_cells: bool = False
     """Compare the recorded tokens of every sequence with the KV positions after each pass."""

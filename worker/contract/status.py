@@ -138,7 +138,8 @@ class WorkerStatus:
     kv_cells: Mapping[str, int] = field(default_factory=dict)
     """`used`, `shared`, `idle`, `total`."""
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By kind: `rss`, `private` (what no other process could share), `pss` where the system tells it, `weights`."""
+    """By kind: `rss`, `private` (what no other process could share), `process` (private, beside what
+    llama.cpp has allocated), `pss` where the system tells it, `weights`."""
     device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """What llama.cpp has allocated, by its name of the device (`CPU` for main memory) and then by kind: `weights`,
     `kv`, `compute`. Empty until the model is loaded, or where the library does not tell."""

@@ -61,6 +61,13 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """Host memory holds the bytes of a blob that lay on the disk. Not for the backend, which knows no files."""
+
+    blob_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """The blob's memory is free again."""
 
@@ -101,7 +108,7 @@ class Chunk:
 class StepPlan:
     """One step. KV operations come first, in order; then one forward pass over all chunks."""
 
-    before: tuple[KvOp, ...] = ()
+    before: tuple[KvOp | Fetch, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     adapters: AdapterSet = ()
     """Of all sequences in this pass."""

@@ -14,11 +14,13 @@ import numpy.typing as npt
 from numpy import float32
 
 from worker.contract import ModelFacts
-from worker.engine.batch import Chunk, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
+from worker.engine.batch import Chunk, Fetch, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting, DraftModel
 from worker.engine.errors import ForwardAborted, ForwardError, InvalidBatch, KvCacheFull
+from worker.engine.prompt_files import PromptFolder
+from worker.engine.prompt_store import PromptStore
 from worker.engine.request import AdapterSet, GenerationRequest, Output, Pick, RequestId
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
@@ -58,6 +60,14 @@ class Backend(Protocol):
 
     def apply(self, op: KvOp) -> bool:
         """Perform one KV operation; False if this memory cannot."""
+        ...
+
+    def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a saved sequence; None if there are none."""
+        ...
+
+    def put_blob(self, blob_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Host memory holds these bytes, which `blob` once returned for the same model and options."""
         ...
 
     def use_adapters(self, adapters: AdapterSet) -> None:
@@ -100,14 +110,18 @@ class EngineCore:
         clock: Callable[[], float],
         check_cells: bool = False,
         draft_model: DraftModel | None = None,
+        prompts: PromptFolder | None = None,
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(options)
+        self._stored = None if prompts is None else PromptStore(prompts, self.scheduler.kv, backend, clock)
         self.costs = CostTable()
         self.statistics = Statistics()
         self._clock = clock
         self._check_cells = check_cells
         self._samplers: dict[RequestId, Sampler] = {}
+        self.num_steps = 0
+        """Steps that did something: what only turns on the spot is no sign of life."""
         self.drafting = Drafting(options.max_drafted_each, options.max_drafted, draft_model)
         self._num_vocab = backend.facts.num_vocab
         self._num_failures = 0
@@ -162,11 +176,9 @@ class EngineCore:
     def step(self) -> list[Output]:
         """Run one step and return what it brought. Raises: ForwardError when the backend is beyond recovery."""
         plan = self.scheduler.plan(self._clock(), self.costs, self._draft())
-        failed = [op for op in plan.before if not self.backend.apply(op)]
-        if failed:
-            self._note_failure(f"operations on the KV cache failed: {failed}")
-            slot_ids = [slot.id for slot in self.scheduler.slots]
-            self.scheduler.operations_failed(failed, {seq_id: self.backend.num_cached(seq_id) for seq_id in slot_ids})
+        if plan.before or plan.chunks:
+            self.num_steps += 1
+        if not self._perform(plan.before):
             return []
         if not plan.chunks:
             return []
@@ -181,6 +193,28 @@ class EngineCore:
         if self._check_cells:
             self.check_cells()
         return outputs
+
+    def save_prompts(self, until_s: float) -> None:
+        """Finished prompts are on the disk, if that was wanted, as many as can be written by `until_s`."""
+        if self._stored is not None and self._perform(self.scheduler.kv.take_ops()):
+            self._stored.save(until_s)
+
+    def _perform(self, ops: Sequence[KvOp | Fetch]) -> bool:
+        """Whether all operations could be done; if not, the scheduler knows what the cache really holds."""
+        failed = [op for op in ops if not self._apply(op)]
+        if not failed:
+            return True
+        self._note_failure(f"operations on the KV cache failed: {failed}")
+        if self._stored is not None:
+            self._stored.note_failed(failed)
+        slot_ids = [slot.id for slot in self.scheduler.slots]
+        self.scheduler.operations_failed(failed, {seq_id: self.backend.num_cached(seq_id) for seq_id in slot_ids})
+        return False
+
+    def _apply(self, op: KvOp | Fetch) -> bool:
+        if isinstance(op, Fetch):
+            return self._stored is not None and self._stored.fetch(op.blob_id)
+        return self.backend.apply(op)
 
     def _without_unsampled(self, outputs: list[Output], now_s: float) -> list[Output]:
         """Return the outputs with an error in place of what no sampler could make."""
@@ -231,6 +265,8 @@ class EngineCore:
         broken = self._not_finite(plan, logits)
         if broken:
             self._note_failure(f"the numbers of {len(broken)} requests are not finite; the KV cache is cleared")
+            if self._stored is not None:
+                self._stored.distrust()
             return NotFinite(broken)
         return Sampled(tuple(self._picks(plan, logits)))
 

@@ -61,13 +61,7 @@ class LlamaDraftModel:
             if not model.can_generate:
                 raise BadModel("the draft model cannot generate text")
             _check_vocabulary(model.vocabulary, vocabulary)
-            shape = ContextShape(
-                num_slots=options.slots,
-                num_cells=options.slots * options.context,  # nothing is shared here
-                max_rows=max(MAX_ROWS, options.slots),
-                max_outputs=options.slots,
-            )
-            context = LlamaContext(model, shape, num_threads=num_threads, flash_attn=options.flash_attn)
+            context = LlamaContext(model, draft_shape(options), num_threads=num_threads, flash_attn=options.flash_attn)
         except LoadFailed:
             model.close()
             raise
@@ -76,6 +70,16 @@ class LlamaDraftModel:
             model.close()
             raise BadModel("the draft model's memory cannot take back wrong drafts; use one with plain attention")
         return cls(model, context)
+
+    @property
+    def device_bytes(self) -> dict[str, dict[str, int]]:
+        """What llama.cpp has allocated for it: see `LlamaModel.device_bytes`."""
+        return self._model.device_bytes
+
+    @property
+    def private_bytes(self) -> int:
+        """How much of it no other process could share: see `LlamaModel.private_bytes`."""
+        return self._model.private_bytes
 
     @property
     def seconds_per_draft(self) -> float:
@@ -163,6 +167,16 @@ class LlamaDraftModel:
         """Free context and weights."""
         self._context.close()
         self._model.close()
+
+
+def draft_shape(options: EngineOptions) -> ContextShape:
+    """Return what the context of a draft model needs room for."""
+    return ContextShape(
+        num_slots=options.slots,
+        num_cells=options.slots * options.context,  # nothing is shared here
+        max_rows=max(MAX_ROWS, options.slots),
+        max_outputs=options.slots,
+    )
 
 
 def _check_vocabulary(small: Vocabulary, large: Vocabulary) -> None:

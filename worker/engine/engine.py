@@ -25,6 +25,7 @@ from worker.engine.drafting import DraftModel
 from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import EngineStopped, ForwardAborted
 from worker.engine.lane import Lane
+from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
 from worker.engine.statistics import merged, total
 from worker.engine.vocabulary import Vocabulary
@@ -68,6 +69,7 @@ class Engine:
         num_threads: int = 1,
         check_cells: bool = False,
         draft_model: DraftModel | None = None,
+        prompts: PromptFolder | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
@@ -80,6 +82,7 @@ class Engine:
             clock=time.monotonic,
             check_cells=check_cells,
             draft_model=draft_model,
+            prompts=prompts,
         )
         self._draft_model = draft_model
         self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells)
@@ -161,6 +164,10 @@ class Engine:
         self._errands.append((work, future, interrupt))
         self._wake.set()
         return future
+
+    def save_prompts(self, until_s: float) -> asyncio.Future[None]:
+        """Have finished prompts on the disk by then, if that was wanted. Raises: EngineStopped."""
+        return self.call(partial(self._core.save_prompts, until_s))
 
     def _end_idle_time(self) -> None:
         """Time in which there was nothing to do does not count as time without a step."""
@@ -277,9 +284,11 @@ class Engine:
         outputs = self._drain_inbox()
         has_work = core.has_work
         if has_work:
+            num_before = core.num_steps
             outputs += core.step()
-            self._step += 1
-            self._step_at_s = time.monotonic()
+            if core.num_steps > num_before:
+                self._step += 1
+                self._step_at_s = time.monotonic()
         if outputs:
             self._post(partial(self._deliver, outputs))
         if has_work:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from worker.engine.batch import Clear, Forget, KvOp, Restore, Save, Share, TokenArray, Trim, Wipe
+from worker.engine.batch import Clear, Fetch, Forget, KvOp, Restore, Save, Share, TokenArray, Trim, Wipe
 from worker.engine.kv_ledger import KvLedger
 from worker.engine.prefix_cache import Holder, Match, PrefixCache, common_prefix
 
@@ -36,7 +36,7 @@ class KvStore:
         self.host_tokens = host_tokens if can_share else 0
         """Tokens that all blobs together may hold."""
         self._num_slots = num_slots
-        self._ops: list[KvOp] = []
+        self._ops: list[KvOp | Fetch] = []
         self._spare_ids = list(range(MAX_SEQ_IDS - 1, num_slots, -1)) if can_share else []
         self._blob_ids = itertools.count(1)
 
@@ -47,15 +47,15 @@ class KvStore:
 
     @property
     def num_host_tokens(self) -> int:
-        """Tokens in blobs."""
-        return sum(len(holder.tokens) for holder in self.cache if not holder.is_resident)
+        """Tokens in blobs that are in host memory."""
+        return sum(len(one.tokens) for one in self.cache if not one.is_resident and not one.is_stored)
 
     @property
     def num_resident_tokens(self) -> int:
         """Tokens of resident holders; cells that they share with each other are counted for each."""
         return sum(len(holder.tokens) for holder in self.cache if holder.is_resident)
 
-    def take_ops(self) -> tuple[KvOp, ...]:
+    def take_ops(self) -> tuple[KvOp | Fetch, ...]:
         """Return the operations since the last call, in order."""
         ops, self._ops = tuple(self._ops), []
         return ops
@@ -108,8 +108,21 @@ class KvStore:
         if holder not in self.cache or self.ledger.num_free < len(holder.tokens) or holder.blob_id is None:
             return False
         self.ledger.append(slot_id, match.num_tokens)
-        self._ops.append(Restore(holder.blob_id, slot_id, match.num_tokens))
+        restore = Restore(holder.blob_id, slot_id, match.num_tokens)
+        self._ops += [Fetch(holder.blob_id), restore, Forget(holder.blob_id)] if holder.is_stored else [restore]
         return True
+
+    def offer(self, tokens: TokenArray, salt: str, last_used_s: float) -> int | None:
+        """Know a prompt that is on the disk; return the id of its blob, None where blobs are of no use."""
+        if not self.can_share:
+            return None
+        blob_id = next(self._blob_ids)
+        self.cache.add(Holder(tokens, salt, last_used_s, blob_id=blob_id, is_stored=True))
+        return blob_id
+
+    def temporary_blob(self) -> int:
+        """Return an id that no other blob has."""
+        return next(self._blob_ids)
 
     def _begin_in_place(self, slot_id: int, match: Match | None) -> None:
         holder = self.cache.resident(slot_id)
@@ -184,7 +197,7 @@ class KvStore:
         self.cache.remove(holder)
         if holder.seq_id is not None:
             self.clear(holder.seq_id)
-        if holder.blob_id is not None:
+        if holder.blob_id is not None and not holder.is_stored:
             self._ops.append(Forget(holder.blob_id))
 
     def forget_blobs(self, blob_ids: Iterable[int]) -> None:

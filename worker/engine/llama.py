@@ -20,6 +20,7 @@ from worker.engine.llama_model import LlamaModel
 from worker.engine.llama_params import ContextShape, lone_params
 from worker.engine.llama_pooling import PooledContext
 from worker.engine.llama_probe import Probe
+from worker.engine.llama_vocabulary import LlamaVocabulary
 from worker.engine.pooling import PoolingShape
 from worker.engine.request import AdapterSet
 
@@ -27,13 +28,21 @@ OnProgress = Callable[[float], bool]
 
 
 def load_backend(
-    path: str, options: EngineOptions, *, num_threads: int = 1, on_progress: OnProgress | None = None
+    path: str,
+    options: EngineOptions,
+    *,
+    num_threads: int = 1,
+    on_progress: OnProgress | None = None,
+    on_vocabulary: Callable[[LlamaVocabulary], None] | None = None,
 ) -> LlamaBackend | EncoderBackend:
     """Return the backend of whatever kind of model the file holds, with its weights in memory and its first pass done.
 
-    `on_progress` gets the fraction read and returns False to give up. Raises: BadModel, OutOfMemory.
+    `on_progress` gets the fraction read and returns False to give up. `on_vocabulary` is called when the weights are
+    there and the longest part of the rest, llama.cpp's own work, begins. Raises: BadModel, OutOfMemory.
     """
     model = LlamaModel.load(path, options, on_progress)
+    if on_vocabulary is not None:
+        on_vocabulary(model.vocabulary)
     try:
         if model.is_encoder:
             return EncoderBackend(model, num_threads=num_threads)
@@ -109,9 +118,27 @@ class LlamaBackend:
         """Host memory that a saved token takes; 0 = sequences cannot be saved."""
         return self.context.bytes_per_token
 
+    @property
+    def device_bytes(self) -> dict[str, dict[str, int]]:
+        """What llama.cpp has allocated: see `LlamaModel.device_bytes`."""
+        return self.model.device_bytes
+
+    @property
+    def private_bytes(self) -> int:
+        """How much of it no other process could share: see `LlamaModel.private_bytes`."""
+        return self.model.private_bytes
+
     def apply(self, op: KvOp) -> bool:
         """Perform one KV operation; False if this kind of memory cannot do it."""
         return self.context.apply(op)
+
+    def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a saved sequence; None if there are none."""
+        return self.context.blob(blob_id)
+
+    def put_blob(self, blob_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Host memory holds these bytes of a sequence."""
+        self.context.put_blob(blob_id, data)
 
     def use_adapters(self, adapters: AdapterSet) -> None:
         """Have these adapters in force from the next pass on: see `LlamaContext.use_adapters`."""
@@ -170,12 +197,29 @@ class EncoderBackend:
         self.vocabulary = model.vocabulary
         self.uses_gpu = model.choice.uses_gpu
         self.pooled = PooledContext(model, num_threads=num_threads)
-        self.facts = _facts(model, self.pooled.shape)
         self.pooled.warm_up()
+        self.facts = _facts(model, self.pooled.shape)
+
+    @property
+    def device_bytes(self) -> dict[str, dict[str, int]]:
+        """What llama.cpp has allocated: see `LlamaModel.device_bytes`."""
+        return self.model.device_bytes
+
+    @property
+    def private_bytes(self) -> int:
+        """How much of it no other process could share: see `LlamaModel.private_bytes`."""
+        return self.model.private_bytes
 
     def apply(self, op: KvOp) -> bool:
         """There is no KV cache."""
         return False
+
+    def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
+        """Return None: no sequence is ever saved."""
+        return None
+
+    def put_blob(self, blob_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Nothing is restored."""
 
     def use_adapters(self, adapters: AdapterSet) -> None:
         """Raises: InvalidBatch."""
@@ -220,8 +264,8 @@ def _facts(model: LlamaModel, pooled: PoolingShape) -> ModelFacts:
         num_vocab=model.num_vocab,
         description=model.description,
         has_chat_template=model.vocabulary.chat_template is not None,
-        device=model.choice.label,
-        gpu_layers=_gpu_layers(options.gpu_layers, num_layers) if model.choice.uses_gpu else 0,
+        device=model.used_devices,
+        gpu_layers=0 if model.used_devices == "cpu" else _gpu_layers(options.gpu_layers, num_layers),
         total_layers=num_layers,
         can_generate=not is_encoder,
         pooling=pooled.pooling.value,

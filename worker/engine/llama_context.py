@@ -66,6 +66,7 @@ class LlamaContext:
         """Host memory that a saved token takes; 0 = sequences cannot be saved."""
         self.can_share = self._warm_up()
         """Whether any prefix of a sequence can be shared and cut."""
+        model.note_context(context)
 
     # --- KV operations ----------------------------------------------------------------------------------
 
@@ -130,6 +131,14 @@ class LlamaContext:
             return True
         lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
         return False
+
+    def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a blob; None if there is none of this id."""
+        return self._blobs.get(blob_id)
+
+    def put_blob(self, blob_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Host memory holds these bytes of an earlier blob of the same model and context."""
+        self._blobs[blob_id] = data
 
     # --- adapters ---------------------------------------------------------------------------------------
 
@@ -197,6 +206,7 @@ class LlamaContext:
     def close(self) -> None:
         """Free the context; it must not be used afterwards. Idempotent."""
         if self._context:
+            self._model.forget_context(self._context)
             lib.llama_free(self._context)
             self._context = None
 
@@ -245,7 +255,9 @@ class LlamaContext:
         can_share = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
         if can_share:
             self.bytes_per_token = max(0, two_tokens - lib.llama_state_seq_get_size(self._context, 0))
-        lib.llama_memory_clear(self._memory, True)
+        # Zeroing all cells takes longer than the pass. It is needed where the pass may have left numbers that are not
+        # finite, which would reach other sequences: adapters are made for being used one at a time.
+        lib.llama_memory_clear(self._memory, bool(model.adapters))
         self.use_adapters(())
         if lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle):
             return False

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llama_cpp import llama_cpp as lib
 
@@ -22,6 +24,7 @@ _OF_INTERRUPTS = ("failed with error 1", "compute status: 1", "ret = 2")
 """How lines end that llama.cpp calls errors though we have asked it to break off a pass. Source: llama-context.cpp."""
 
 _lines: deque[str] = deque(maxlen=200)
+_recorded: deque[str] | None = None
 _last_level = 0
 
 
@@ -31,6 +34,8 @@ def _on_log(level: int, text: bytes, _: object) -> None:
     level = _last_level if level == _LEVEL_CONTINUED else level
     _last_level = level
     line = text.decode("utf-8", "replace").rstrip()
+    if _recorded is not None:
+        _recorded.append(line)
     if line and not line.endswith(_OF_INTERRUPTS) and level in {_LEVEL_WARN, _LEVEL_ERROR}:
         if level == _LEVEL_ERROR:
             _lines.append(line)
@@ -45,6 +50,18 @@ def capture_log() -> deque[str]:
     lib.llama_log_set(_log_callback, ctypes.c_void_p(0))
     _lines.clear()
     return _lines
+
+
+@contextmanager
+def record_log() -> Iterator[deque[str]]:
+    """Keep llama.cpp's last lines of every level meanwhile. For a process that does nothing else."""
+    global _recorded  # noqa: PLW0603 - the C library has one log for the process
+    capture_log()
+    _recorded = deque(maxlen=2000)
+    try:
+        yield _recorded
+    finally:
+        _recorded = None
 
 
 _OUT_OF_MEMORY_WORDS = ("failed to allocate", "out of memory", "unable to allocate", "cudaMalloc failed")

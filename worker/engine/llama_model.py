@@ -15,6 +15,7 @@ from llama_cpp import llama_cpp as lib
 from worker.contract import EngineOptions, LoraFile
 from worker.engine.errors import BadModel
 from worker.engine.llama_log import capture_log, load_error
+from worker.engine.llama_memory import CPU, BufferBytes, by_device, private_bytes, read_breakdown
 from worker.engine.llama_params import DeviceChoice, choose_devices, model_params
 from worker.engine.llama_vocabulary import LlamaVocabulary
 
@@ -27,6 +28,7 @@ class LlamaModel:
         self.options = options
         self.choice = choice
         self._keep = keep
+        self._contexts: dict[int, tuple[BufferBytes, ...]] = {}
         self.adapters: tuple[Any, ...] = ()
         """Handles of the LoRA adapters, in the order of the options; none before `load_adapters`."""
         self.vocabulary = LlamaVocabulary(handle)
@@ -76,6 +78,40 @@ class LlamaModel:
             raise BadModel(f"{what} is an activated LoRA (aLoRA), which is not supported yet")
         return adapter
 
+    # --- memory -----------------------------------------------------------------------------------------
+
+    def note_context(self, context: Any) -> None:
+        """Know what a new context has allocated; called by its thread, before or after a pass."""
+        self._contexts[_address(context)] = read_breakdown(context)
+
+    def forget_context(self, context: Any) -> None:
+        """A context is about to be freed."""
+        self._contexts.pop(_address(context), None)
+
+    @property
+    def device_bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes by device and kind, of the weights and all contexts on them; empty where the library does not tell.
+
+        From any thread: nothing is asked of llama.cpp.
+        """
+        return by_device(list(self._contexts.values()), is_mapped=self.options.mmap)
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of main memory that are no pages of a mapped file; 0 where the library does not tell."""
+        return private_bytes(list(self._contexts.values()))
+
+    @property
+    def used_devices(self) -> str:
+        """Names of the devices that hold weights or cells, `cpu` if there are none; what was chosen where unknown."""
+        found = self.device_bytes
+        if not found:
+            return self.choice.label
+        used = [name for name, kinds in found.items() if name != CPU and (kinds["weights"] or kinds["kv"])]
+        return ", ".join(sorted(used, key=lambda name: (len(name), name))) or "cpu"
+
+    # --- what the file says -----------------------------------------------------------------------------
+
     @property
     def can_generate(self) -> bool:
         """Whether it is a decoder without an encoder in front."""
@@ -100,3 +136,7 @@ class LlamaModel:
         Source: llama-model.cpp, ~llama_model.
         """
         lib.llama_model_free(self.handle)
+
+
+def _address(context: Any) -> int:
+    return int(ctypes.cast(context, ctypes.c_void_p).value or 0)

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _DEVICE_GPU = 1
 _DEVICE_INTEGRATED_GPU = 2
+_KINDS = {0: "cpu", _DEVICE_GPU: "gpu", _DEVICE_INTEGRATED_GPU: "integrated", 3: "accelerator"}
+"""Source: ggml-backend.h, ggml_backend_dev_type."""
 
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
@@ -84,11 +86,70 @@ def list_devices() -> list[BackendDevice]:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceDescription:
+    """All that llama.cpp's registry tells of a device. To ask for the memory of a GPU may open a context on it."""
+
+    name: str
+    kind: str
+    """`cpu`, `gpu`, `integrated`, `accelerator` or `other`."""
+    description: str
+    backend: str
+    free_bytes: int
+    total_bytes: int
+    device_id: str | None
+    """Its PCI address, where the backend tells it."""
+
+
+def describe_devices() -> list[DeviceDescription]:
+    """Return all devices with their memory, in llama.cpp's own order."""
+    functions = _device_functions()
+    devices = []
+    for index in range(functions.count()):
+        handle = functions.get(index)
+        props = _DeviceProps()
+        functions.props(handle, ctypes.byref(props))
+        backend = functions.backend_name(functions.backend(handle))
+        devices.append(
+            DeviceDescription(
+                _text(functions.name(handle)) or f"device {index}",
+                _KINDS.get(functions.type(handle), "other"),
+                _text(props.description) or "",
+                _text(backend) or "",
+                props.memory_free,
+                props.memory_total,
+                _text(props.device_id),
+            )
+        )
+    return devices
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "replace").strip()
+
+
+class _DeviceProps(ctypes.Structure):
+    """Source: ggml-backend.h, ggml_backend_dev_props; with room behind it for what later versions add."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("caps", ctypes.c_byte * 256),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class _DeviceFunctions:
     count: Callable[[], int]
     get: Callable[[int], int]
     name: Callable[[int], bytes]
     type: Callable[[int], int]
+    props: Callable[[int, Any], None]
+    backend: Callable[[int], int]
+    backend_name: Callable[[int], bytes]
 
 
 def _device_functions() -> _DeviceFunctions:
@@ -104,6 +165,9 @@ def _device_functions() -> _DeviceFunctions:
         get=declare("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t),
         name=declare("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p),
         type=declare("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p),
+        props=declare("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p),
+        backend=declare("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p),
+        backend_name=declare("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p),
     )
 
 

@@ -46,16 +46,11 @@ class PooledContext:
         if self._context is not None:
             return
         lines = capture_log()
-        shape, options, choice = self.shape, self._model.options, self._model.choice
-        room = ContextShape(shape.max_documents, shape.num_cells, shape.max_rows, max_outputs=shape.max_rows)
-        params = context_params(options, choice, room, num_threads=self._num_threads, flash_attn=options.flash_attn)
-        params.n_seq_max = shape.max_documents
-        params.n_outputs_max = shape.max_rows  # all rows are outputs: which of them count is the pooling's affair
-        params.embeddings = True
-        params.pooling_type = _POOLING_TYPES[shape.pooling]
+        params = pooled_params(self._model, self.shape, num_threads=self._num_threads)
         context = lib.llama_init_from_model(self._model.handle, params)
         if not context:
             raise load_error(lines, "llama.cpp could not make a context for embeddings", default=OutOfMemory)
+        self._model.note_context(context)
         self._context = context
         self._memory = lib.llama_get_memory(context)
 
@@ -132,8 +127,21 @@ class PooledContext:
     def close(self) -> None:
         """Free the context. Idempotent."""
         if self._context is not None:
+            self._model.forget_context(self._context)
             lib.llama_free(self._context)
             self._context = None
+
+
+def pooled_params(model: LlamaModel, shape: PoolingShape, *, num_threads: int) -> Any:
+    """Return llama_context_params of a context for pooled passes."""
+    options = model.options
+    room = ContextShape(shape.max_documents, shape.num_cells, shape.max_rows, max_outputs=shape.max_rows)
+    params = context_params(options, model.choice, room, num_threads=num_threads, flash_attn=options.flash_attn)
+    params.n_seq_max = shape.max_documents
+    params.n_outputs_max = shape.max_rows  # all rows are outputs: which of them count is the pooling's affair
+    params.embeddings = True
+    params.pooling_type = _POOLING_TYPES[shape.pooling]
+    return params
 
 
 def shape_of_model(model: LlamaModel) -> PoolingShape:

@@ -26,6 +26,15 @@ _SAMPLING_KEYS: Mapping[str, tuple[str, type]] = {
     "general.sampling.mirostat_eta": ("mirostat_eta", float),
 }
 
+_NAMED_ENDS = (
+    lib.llama_vocab_eos,
+    lib.llama_vocab_eot,
+    lib.llama_vocab_fim_pad,
+    lib.llama_vocab_fim_rep,
+    lib.llama_vocab_fim_sep,
+)
+"""Source: llama-vocab.cpp, special_eog_ids."""
+
 
 class LlamaVocabulary:
     """The tokenizer of a loaded model. The model must outlive it."""
@@ -40,7 +49,6 @@ class LlamaVocabulary:
         self.eos: int | None = _token(lib.llama_vocab_eos(self._vocab))
         self.sep: int | None = _token(lib.llama_vocab_sep(self._vocab))
         self.add_sep: bool = lib.llama_vocab_get_add_sep(self._vocab)
-        self.eog = frozenset(token for token in range(self.num_vocab) if lib.llama_vocab_is_eog(self._vocab, token))
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
 
     @property
@@ -54,13 +62,29 @@ class LlamaVocabulary:
         return self._text(self.eos)
 
     @cached_property
+    def eog(self) -> frozenset[int]:
+        """Tokens that end an answer. Takes up to 0.1 s once: not for the event loop."""
+        vocab = self._vocab
+        # llama.cpp gives all of them the attribute of control tokens, but for those that the file names by a key.
+        named = [_token(name(vocab)) for name in _NAMED_ENDS] + [self._token_of("tokenizer.ggml.eom_token_id")]
+        candidates = {*self._control, *(token for token in named if token is not None)}
+        return frozenset(token for token in candidates if lib.llama_vocab_is_eog(vocab, token))
+
+    @cached_property
     def control_texts(self) -> tuple[str, ...]:
-        """Texts of all control and unknown tokens, longest first. Takes up to 0.2 s once: not for the event loop."""
-        # llama.cpp matches the texts of unknown tokens like those of control tokens.
+        """Texts of all control and unknown tokens, longest first. Takes up to 0.1 s once: not for the event loop."""
+        texts = {text for token in self._control if (text := self._text(token))}
+        return tuple(sorted(texts, key=lambda text: (-len(text), text)))
+
+    @cached_property
+    def _control(self) -> list[int]:
+        """Control and unknown tokens: llama.cpp matches the texts of both alike."""
+        # One look at each token of the vocabulary. Through a handle that keeps the interpreter's lock: giving it away
+        # and fetching it again 262,144 times, beside a thread that imports modules, would take seconds.
+        attributes_of = ctypes.PyDLL(lib._lib._name)["llama_vocab_get_attr"]
+        vocab = ctypes.c_void_p(self._vocab)
         mask = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        attributes = ((token, lib.llama_vocab_get_attr(self._vocab, token)) for token in range(self.num_vocab))
-        control = (self._text(token) for token, attribute in attributes if attribute & mask)
-        return tuple(sorted({text for text in control if text}, key=lambda text: (-len(text), text)))
+        return [token for token in range(self.num_vocab) if attributes_of(vocab, token) & mask]
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -119,6 +143,11 @@ class LlamaVocabulary:
             return ""
         text = lib.llama_vocab_get_text(self._vocab, token)
         return text.decode("utf-8", "replace") if text else ""
+
+    def _token_of(self, key: str) -> int | None:
+        """Return the token that a key of the file names."""
+        value = self._metadata(key)
+        return int(value) if value is not None and value.isdecimal() and int(value) < self.num_vocab else None
 
     def _metadata(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(256)

@@ -1,7 +1,7 @@
 """Finished prefixes kept for later prompts, and the search for the longest one that a prompt shares.
 
-A holder is resident (a sequence id owns its cells) or in host memory (a blob). Must not touch cells: the KV
-store keeps the ledger and turns decisions into operations.
+A holder is resident (a sequence id owns its cells) or a blob, in host memory or on the disk. Must not touch cells: the
+KV store keeps the ledger and turns decisions into operations.
 
 Matching compares the prompt with every holder. There are at most some hundred, one comparison of 2,000 tokens
 takes a few microseconds, and it happens when a sequence may be admitted, not in every step: no tree is needed.
@@ -34,6 +34,8 @@ class Holder:
     last_used_s: float
     seq_id: int | None = None
     blob_id: int | None = None
+    is_stored: bool = False
+    """The blob is on the disk and must be fetched before each use."""
 
     @property
     def is_resident(self) -> bool:
@@ -74,20 +76,24 @@ class PrefixCache:
         return next((holder for holder in self._holders if holder.seq_id == seq_id), None)
 
     def match(self, tokens: TokenArray, salt: str, *, resident: bool) -> tuple[Holder, int] | None:
-        """Return the resident (or host) holder that shares most leading tokens, the latest used among equals."""
-        best: tuple[int, float, Holder] | None = None
+        """Return the resident (or other) holder that shares most leading tokens.
+
+        Among equals one that is not on the disk, then the latest used.
+        """
+        best: tuple[int, bool, float, Holder] | None = None
         for holder in self._holders:
             if holder.salt != salt or holder.is_resident is not resident:
                 continue
             num_tokens = common_prefix(holder.tokens, tokens)
-            if num_tokens and (best is None or (num_tokens, holder.last_used_s) > best[:2]):
-                best = num_tokens, holder.last_used_s, holder
-        return (best[2], best[0]) if best else None
+            rank = num_tokens, not holder.is_stored, holder.last_used_s
+            if num_tokens and (best is None or rank > best[:3]):
+                best = *rank, holder
+        return (best[3], best[0]) if best else None
 
     def covering(self, tokens: TokenArray, salt: str, *, resident: bool) -> Holder | None:
-        """Return a resident (or host) holder that begins with all of `tokens`."""
+        """Return a resident (or host) holder that begins with all of `tokens`; what is on the disk does not count."""
         for holder in self._holders:
-            is_right = holder.is_resident is resident and holder.salt == salt
+            is_right = holder.is_resident is resident and holder.salt == salt and not holder.is_stored
             if is_right and common_prefix(holder.tokens, tokens) == len(tokens):
                 return holder
         return None
@@ -101,6 +107,23 @@ class PrefixCache:
         ]
 
     def oldest(self, *, resident: bool) -> Holder | None:
-        """Return the resident (or host) holder that was used longest ago."""
-        candidates = [holder for holder in self._holders if holder.is_resident is resident]
+        """Return the resident (or host) holder that was used longest ago; those on the disk take no room."""
+        candidates = [one for one in self._holders if one.is_resident is resident and not one.is_stored]
         return min(candidates, key=lambda holder: holder.last_used_s, default=None)
+
+    def worth_keeping(self) -> Iterator[Holder]:
+        """Yield every prefix that no longer one begins with, the latest used first, and of equal ones the cheapest."""
+        for holder in sorted(self._holders, key=lambda one: (-one.last_used_s, one.is_resident)):
+            num_tokens = len(holder.tokens)
+            rivals = (one for one in self._holders if one is not holder and one.salt == holder.salt)
+            if not any(
+                common_prefix(one.tokens, holder.tokens) == num_tokens and _is_better(one, holder) for one in rivals
+            ):
+                yield holder
+
+
+def _is_better(one: Holder, other: Holder) -> bool:
+    """Whether to keep `one`, which begins with all of `other`: if it is longer, or cheaper to read."""
+    if len(one.tokens) != len(other.tokens):
+        return True
+    return (not one.is_resident, one.last_used_s, id(one)) > (not other.is_resident, other.last_used_s, id(other))

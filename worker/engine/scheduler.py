@@ -19,6 +19,7 @@ from worker.engine.adapters import AdapterTurns
 from worker.engine.admission import admission_order, has_leader, prefill_order
 from worker.engine.batch import (
     Chunk,
+    Fetch,
     ForwardFailed,
     KvOp,
     NotFinite,
@@ -311,12 +312,12 @@ class Scheduler:
         self.slots.wipe()
         return ended
 
-    def operations_failed(self, failed: Sequence_[KvOp], num_cached: Mapping[int, int]) -> None:
+    def operations_failed(self, failed: Sequence_[KvOp | Fetch], num_cached: Mapping[int, int]) -> None:
         """Give up a plan whose operations could not all be performed; its chunks must not be run.
 
         `num_cached` tells how many tokens each running slot really has in the cache.
         """
-        self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Restore | Save)})
+        self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Fetch | Restore | Save)})
         self.slots.resync(num_cached)
 
     def fail(self, request_id: RequestId, message: str, now_s: float) -> Output:

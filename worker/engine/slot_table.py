@@ -156,8 +156,9 @@ class SlotTable:
     def resync(self, num_cached: Mapping[int, int]) -> None:
         """Believe the cache, not the plan, about what running sequences have in it."""
         for slot in self._slots:
-            if slot.sequence is not None and slot.id in num_cached:
-                slot.sequence.num_computed = self.kv.resync(slot.id, num_cached[slot.id])
+            if (sequence := slot.sequence) is not None and slot.id in num_cached:
+                sequence.num_computed = self.kv.resync(slot.id, num_cached[slot.id])
+                sequence.num_cached = min(sequence.num_cached, sequence.num_computed)  # it is computed after all
 
     def wipe(self) -> None:
         """Nothing is in the cache any more: running sequences start again, with the tokens they have."""

@@ -1,0 +1,185 @@
+"""`GET /events` and `GET /models/sse`: what becomes of each model, told as it happens.
+
+Owns the two forms of such an event: ours, and the one of llama-server's router. Must not cost anything while nobody
+listens, nor wait for anybody who does. docs/status.md describes both streams.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from router.auth import Scope
+from router.catalog import ModelSpec
+from router.fleet_views import FleetSnapshot, ModelView
+from router.listing import Look, llama_server_status
+from router.live_streams import LIVE_STREAMS, Outbox, write_until_left
+from router.reply import EVENT_STREAM
+from router.routes import Route
+from router.services import SERVICES
+from router.shown_states import REMOTE
+
+if TYPE_CHECKING:
+    from router.supervisor import Supervisor
+
+_PING = b": ping\n\n"
+_SCOPES = (Scope.INFERENCE, Scope.METRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is told of one model; an event follows when any of it changes."""
+
+    state: str
+    phase: str | None
+    fraction: float | None
+    reason: str | None
+    llama_server: Mapping[str, Any]
+
+
+Tell = Callable[[str, _Shown | None, _Shown | None], Iterator[bytes]]
+"""Makes events of a model's name, what was shown of it (None = it is new) and what is (None = it is gone)."""
+
+
+async def get_events(request: web.Request) -> web.StreamResponse:
+    """Answer with every change of a model's state, progress or reason as a server-sent event, what is now first."""
+    return await _stream(request, _tell_ours)
+
+
+async def get_models_sse(request: web.Request) -> web.StreamResponse:
+    """Answer with the same in the form of llama-server's router."""
+    return await _stream(request, _tell_as_llama_server)
+
+
+ROUTES = (
+    Route("GET", "/events", get_events, scopes=_SCOPES),
+    Route("GET", "/models/sse", get_models_sse, scopes=_SCOPES),
+)
+
+
+class EventHub:
+    """Looks at the fleet once for all who listen, and at nothing while nobody does."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[Outbox, Tell] = {}
+        self._shown: dict[str, _Shown] = {}
+        self._keys: dict[str, object] = {}
+        """By model without a worker: what its entry in `_shown` depends on."""
+        self._leave: Callable[[], None] | None = None
+
+    @contextmanager
+    def told(self, supervisor: Supervisor, box: Outbox, tell: Tell) -> Iterator[None]:
+        """Inside the block `box` gets what is, and then every change."""
+        if self._leave is None:
+            self._leave = supervisor.watch(partial(self._note, supervisor))
+        self._note(supervisor, supervisor.snapshot())
+        # One piece, however many models there are: it must not count as falling behind.
+        box.push(b"".join(event for name, shown in self._shown.items() for event in tell(name, None, shown)))
+        self._listeners[box] = tell
+        try:
+            yield
+        finally:
+            del self._listeners[box]
+            if not self._listeners:
+                self._leave()
+                self._leave = None
+                self._shown, self._keys = {}, {}
+
+    def _note(self, supervisor: Supervisor, fleet: FleetSnapshot) -> None:
+        look = Look.at(supervisor, fleet)
+        models = supervisor.catalog.models
+        for spec in models.values():
+            key = _key(spec, fleet.models.get(spec.name))
+            if key is not None and self._keys.get(spec.name) == key:
+                continue
+            self._keys[spec.name] = key
+            self._change(spec.name, _show(look, spec))
+        for name in self._shown.keys() - models.keys():
+            self._change(name, None)
+
+    def _change(self, name: str, after: _Shown | None) -> None:
+        before = self._shown.get(name)
+        if before == after:
+            return
+        if after is None:
+            del self._shown[name]
+            self._keys.pop(name, None)
+        else:
+            self._shown[name] = after
+        for box, tell in list(self._listeners.items()):
+            for event in tell(name, before, after):
+                box.push(event)
+
+
+EVENT_HUB = web.AppKey("event_hub", EventHub)
+
+
+async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:
+    supervisor, hub = request.app[SERVICES].supervisor, request.app[EVENT_HUB]
+    with request.app[LIVE_STREAMS].open(left_out=None) as box, hub.told(supervisor, box, tell):
+        return await write_until_left(request, box, EVENT_STREAM, ping=_PING)
+
+
+def _key(spec: ModelSpec, view: ModelView | None) -> object:
+    """Return what tells whether a model without a worker has changed; None for one that has to be looked at."""
+    if view is None:
+        return (spec.problem, None)
+    return None if view.residents else (spec.problem, view.state, view.last_exit)
+
+
+def _show(look: Look, spec: ModelSpec) -> _Shown:
+    view = look.fleet.models.get(spec.name)
+    is_still = spec.remote is not None or view is None or not view.residents
+    progress = None if is_still else look.progress(spec)
+    return _Shown(
+        state=look.state(spec),
+        phase=None if progress is None else progress["phase"],
+        # Whole hundredths: who watches a bar needs no more, and a bar that creeps makes no thousand events.
+        fraction=None if progress is None or progress["fraction"] is None else round(progress["fraction"], 2),
+        reason=look.reason(spec),
+        llama_server=llama_server_status(look, spec),
+    )
+
+
+def _tell_ours(name: str, before: _Shown | None, after: _Shown | None) -> Iterator[bytes]:
+    at = round(time.time(), 3)
+    if after is None:
+        yield _event({"model": name, "at": at}, "removed")
+        return
+    told: dict[str, Any] = {"model": name, "state": after.state, "at": at}
+    if after.phase is not None:
+        told["progress"] = {"phase": after.phase, "fraction": after.fraction}
+    if after.reason is not None:
+        told["reason"] = after.reason
+    yield _event(told, "added" if before is None else "changed")
+
+
+def _tell_as_llama_server(name: str, before: _Shown | None, after: _Shown | None) -> Iterator[bytes]:
+    """Source: llama.cpp, tools/server/server-models.cpp, `notify_sse`, `update_status`, `update_download_progress`."""
+    if after is None:
+        yield _event({"model": name, "event": "model_remove"})
+        return
+    if after.state == REMOTE and before is not None:
+        return
+    status = dict(after.llama_server)
+    word = status.pop("value")
+    if word == "downloading" and before is not None and before.llama_server["value"] == word:
+        progress = {name: {"done": round(100 * (after.fraction or 0.0)), "total": 100}}
+        yield _event({"model": name, "event": "download_progress", "data": {"progress": progress}})
+        return
+    data = {"status": word} | {key: status[key] for key in ("progress", "exit_code", "reason") if key in status}
+    if word == "unloaded":
+        data.setdefault("exit_code", 1 if after.reason is not None else 0)
+    yield _event({"model": name, "event": "model_status" if before is None else "status_change", "data": data})
+
+
+def _event(told: Mapping[str, Any], kind: str | None = None) -> bytes:
+    head = b"" if kind is None else b"event: " + kind.encode() + b"\n"
+    return head + b"data: " + orjson.dumps(told) + b"\n\n"

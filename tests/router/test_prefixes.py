@@ -1,0 +1,138 @@
+"""Beginnings of conversations as numbers: equal for equal beginnings, and for those alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.prefixes import MAX_BYTES, MAX_PREFIXES, MIN_BYTES, prefix_hashes
+
+LONG = "x" * MIN_BYTES
+
+
+def chat(*texts: str, **fields: Any) -> dict[str, Any]:
+    roles = ("system", *("user", "assistant") * len(texts))
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)], **fields}
+
+
+def common(a: dict[str, Any], b: dict[str, Any], salts: tuple[str, str] = ("", "")) -> int:
+    """Return how many beginnings two requests share; they must be the shortest of both."""
+    first, second = prefix_hashes(a, salts[0]), prefix_hashes(b, salts[1])
+    shared = set(first) & set(second)
+    assert set(first[: len(shared)]) == shared == set(second[: len(shared)])
+    return len(shared)
+
+
+def test_a_conversation_that_goes_on_has_all_beginnings_of_what_came_before() -> None:
+    first = chat(LONG, "a")
+    later = chat(LONG, "a", "b", "c")
+    assert len(prefix_hashes(first)) == 2
+    assert common(first, later) == 2
+    assert len(prefix_hashes(later)) == 4
+
+
+def test_conversations_share_what_they_have_in_common_and_no_more() -> None:
+    assert common(chat(LONG, "a", "b"), chat(LONG, "a", "c")) == 2
+    assert common(chat(LONG, "a"), chat(LONG, "b")) == 1
+    assert common(chat(LONG + "1", "a"), chat(LONG + "2", "a")) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tools": [{"type": "function"}]},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"lora": [{"id": 0}]},
+        {"functions": [{"name": "f"}]},
+    ],
+)
+def test_what_stands_before_the_messages_belongs_to_every_beginning(change: dict[str, Any]) -> None:
+    assert common(chat(LONG, "a"), chat(LONG, "a", **change)) == 0
+
+
+def test_fields_that_do_not_change_the_prompt_change_no_beginning() -> None:
+    assert common(chat(LONG, "a"), chat(LONG, "a", temperature=1, stream=True, max_tokens=5)) == 2
+
+
+def test_requests_of_different_salts_have_nothing_in_common() -> None:
+    request = chat(LONG, "a", prompt_cache_key="k")
+    assert common(request, request, ("one", "two")) == 0
+    assert common(request, request, ("one", "one")) == 3
+
+
+def test_the_key_of_a_conversation_counts_most_and_needs_no_length() -> None:
+    (key,) = prefix_hashes(chat("hi", prompt_cache_key="mine"))
+    assert prefix_hashes({"prompt_cache_key": "mine"}) == (key,)
+    assert prefix_hashes(chat(LONG, "a", prompt_cache_key="mine"))[-1] == key
+    assert prefix_hashes({"prompt_cache_key": "other"}) != (key,)
+    assert prefix_hashes({"prompt_cache_key": ""}) == prefix_hashes({"prompt_cache_key": 7}) == ()
+
+
+def test_short_beginnings_are_not_worth_a_choice() -> None:
+    assert prefix_hashes(chat("You are a helpful assistant.", "hi")) == ()
+    assert len(prefix_hashes(chat("You are a helpful assistant.", LONG))) == 1
+
+
+@pytest.mark.parametrize("size", [MIN_BYTES, 5000, 100_000])
+def test_a_text_is_cut_at_powers_of_two_and_at_its_end(size: int) -> None:
+    hashes = prefix_hashes({"prompt": "y" * size})
+    longer = prefix_hashes({"prompt": "y" * size + "z" * size})
+    shared = set(hashes) & set(longer)
+    whole_cuts = sum(MIN_BYTES * 2**power <= size for power in range(20))
+    assert len(shared) == whole_cuts
+    assert set(longer[: len(shared)]) == shared
+
+
+def test_prompts_of_tokens_are_cut_as_well() -> None:
+    tokens = list(range(1000, 3000))
+    assert common({"prompt": tokens}, {"prompt": [*tokens[:1000], 1, *tokens]}) >= 4
+    assert prefix_hashes({"prompt": ["a" * 1000, "b"]}) == (), "several prompts are no conversation"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"messages": []},
+        {"messages": None},
+        {"messages": "x" * 999},
+        {"prompt": None},
+        {"prompt": []},
+        {"input": LONG},
+    ],
+)
+def test_what_is_no_conversation_has_no_beginnings(fields: dict[str, Any]) -> None:
+    assert prefix_hashes(fields) == ()
+
+
+@pytest.mark.parametrize("content", [None, 7, [{"type": "text", "text": LONG}], {"a": LONG}, "é😀"])
+def test_messages_may_be_anything_that_json_can_say(content: Any) -> None:
+    hashes = prefix_hashes({"messages": [{"role": "user", "content": LONG}, content, {"content": content}]})
+    assert all(0 <= one < 2**64 for one in hashes)
+
+
+def test_of_many_messages_the_shortest_and_the_longest_beginnings_are_kept() -> None:
+    texts = [LONG, *(str(number) for number in range(200))]
+    hashes = prefix_hashes(chat(*texts))
+    assert len(hashes) == MAX_PREFIXES
+    assert hashes[0] == prefix_hashes(chat(LONG))[0]
+    assert hashes[-1] == prefix_hashes(chat(*texts[:-1]))[-1] or hashes[-2] == prefix_hashes(chat(*texts[:-1]))[-1]
+    assert len(prefix_hashes(chat(*texts, prompt_cache_key="k"))) == MAX_PREFIXES
+
+
+def test_what_lies_far_behind_is_not_looked_at() -> None:
+    huge = chat(*(["m" * 10_000] * 2000))
+    started = time.perf_counter()
+    hashes = prefix_hashes(huge)
+    assert time.perf_counter() - started < 0.2
+    assert len(hashes) <= MAX_BYTES // 10_000 + 1
+
+
+@given(st.lists(st.text(max_size=300), max_size=6), st.lists(st.text(max_size=300), max_size=3))
+def test_more_messages_never_change_the_beginnings_before_them(texts: list[str], more: list[str]) -> None:
+    hashes = prefix_hashes(chat(*texts))
+    assert prefix_hashes(chat(*texts, *more))[: len(hashes)] == hashes

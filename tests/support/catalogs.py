@@ -1,0 +1,36 @@
+"""Catalogues from pieces of YAML, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from router.catalog import Catalog, ModelSpec
+from router.catalog_parser import parse_catalog, read_catalog
+
+PATH = Path("/srv/models.yaml")
+
+
+def parse(text: str) -> Catalog:
+    return parse_catalog(text, PATH)
+
+
+def model(options: str, before: str = "") -> ModelSpec:
+    """Return the model with `options`, one a line, and `before` at the top of the file."""
+    return parse(f"{before}models:\n  m:\n    model: ./m.gguf\n{_indented(options)}").models["m"]
+
+
+def problems(text: str) -> dict[str, str]:
+    """Return the messages by path of keys; every one of them must have a place."""
+    found = read_catalog(text, PATH).problems
+    assert all(problem.line is not None and problem.column is not None for problem in found)
+    return {problem.where: problem.message for problem in found}
+
+
+def wrong(options: str) -> dict[str, str]:
+    """Return the messages about a model with `options`, by key."""
+    found = problems(f"models:\n  m:\n    model: ./m.gguf\n{_indented(options)}")
+    return {where.removeprefix("models.m."): message for where, message in found.items()}
+
+
+def _indented(options: str) -> str:
+    return "".join(f"    {line}\n" for line in options.splitlines())
