@@ -32,6 +32,8 @@ class Ground:
     machine: MachineWatch | None = None
     """None = memory is not looked at, and devices are llama.cpp's own choice."""
     spares: SparePool | None = None
+    prompts_dir: Path | None = None
+    """Where workers keep prompts on the disk, if their models want that; None = nowhere."""
     hooks: HookRunner = field(default_factory=HookRunner)
 
     @property

@@ -152,6 +152,7 @@ class Supervisor:
             command=command,
             environ=environ,
             calibration_dir=None if self._cache_dir is None else self._cache_dir / "calibration",
+            prompts_dir=None if self._cache_dir is None else self._cache_dir / "prompts",
             emit=self._dispatch,
             spares=self._spares,
             machine=machine,

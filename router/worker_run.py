@@ -264,6 +264,7 @@ class WorkerRun:
             placement=self.placement,
             devices=devices,
             calibration_dir=self._ground.calibration_dir,
+            prompts_dir=self._ground.prompts_dir,
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
         )

@@ -27,6 +27,7 @@ NUM_HISTORIES = 150
 
 COPIED = ("router", "worker", "tests", "pyproject.toml")
 PROPERTIES = "tests/router/test_fleet_properties.py"
+FLAGS = ("-x", "-q", "--tb=no", "-rf", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning")
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
 
@@ -80,8 +81,13 @@ class Copy:
     def failing_test(self) -> str | None:
         """Return the first test that fails, examples before histories; None = all pass."""
         for files in self._stages:
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-rf", *files]
-            environ = {**os.environ, "PYTHONPATH": str(self._folder), "FLEET_HISTORIES": str(NUM_HISTORIES)}
+            command = [sys.executable, "-m", "pytest", *FLAGS, *files]
+            environ = {
+                **os.environ,
+                "PYTHONPATH": str(self._folder),
+                "FLEET_HISTORIES": str(NUM_HISTORIES),
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # none is needed, and importing them takes longer than the tests
+            }
             try:
                 done = subprocess.run(
                     command,

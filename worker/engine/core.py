@@ -114,7 +114,9 @@ class EngineCore:
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(options)
-        self._stored = None if prompts is None else PromptStore(prompts, self.scheduler.kv, backend, clock)
+        self._stored: PromptStore | None = None
+        if prompts is not None and options.can_share:
+            self._stored = PromptStore(prompts, self.scheduler.kv, backend, clock)
         self.costs = CostTable()
         self.statistics = Statistics()
         self._clock = clock

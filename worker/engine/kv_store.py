@@ -112,10 +112,9 @@ class KvStore:
         self._ops += [Fetch(holder.blob_id), restore, Forget(holder.blob_id)] if holder.is_stored else [restore]
         return True
 
-    def offer(self, tokens: TokenArray, salt: str, last_used_s: float) -> int | None:
-        """Know a prompt that is on the disk; return the id of its blob, None where blobs are of no use."""
-        if not self.can_share:
-            return None
+    def offer(self, tokens: TokenArray, salt: str, last_used_s: float) -> int:
+        """Know a prompt that is on the disk; return the id of its blob. For a memory that can share alone."""
+        assert self.can_share, "blobs are of no use"
         blob_id = next(self._blob_ids)
         self.cache.add(Holder(tokens, salt, last_used_s, blob_id=blob_id, is_stored=True))
         return blob_id

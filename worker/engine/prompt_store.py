@@ -50,9 +50,7 @@ class PromptStore:
         self._fetched: set[int] = set()
         now_s, now_at = clock(), time.time()
         for file in folder.files:
-            blob_id = kv.offer(file.tokens, file.salt, now_s - max(0.0, now_at - file.used_at))
-            if blob_id is not None:
-                self._files[blob_id] = file
+            self._files[kv.offer(file.tokens, file.salt, now_s - max(0.0, now_at - file.used_at))] = file
 
     # --- back -------------------------------------------------------------------------------------------
 
