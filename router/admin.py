@@ -15,7 +15,7 @@ from router.auth import Scope
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
 from router.catalog_problems import CatalogError
-from router.errors import BadRequest
+from router.errors import BadRequest, ModelTooLarge
 from router.json_reply import json_response
 from router.listing import state_of
 from router.routes import Route
@@ -26,7 +26,7 @@ _MAX_BODY_BYTES = 64 * 1024
 
 async def post_load(request: web.Request) -> web.StreamResponse:
     """Start the model if it is not loaded, and forget why it failed before. `GET /models` tells how far it is."""
-    return await _order(request, lambda services, spec: services.supervisor.load(spec.name))
+    return await _order(request, _load)
 
 
 async def post_unload(request: web.Request) -> web.StreamResponse:
@@ -52,6 +52,13 @@ ROUTES = (
     Route("POST", "/models/load", post_load, scopes=(Scope.ADMIN,)),
     Route("POST", "/models/unload", post_unload, scopes=(Scope.ADMIN,)),
 )
+
+
+def _load(services: Services, spec: ModelSpec) -> None:
+    view = services.supervisor.snapshot().models.get(spec.name)
+    if view is not None and view.impossible is not None and not view.residents:
+        raise ModelTooLarge(view.impossible)
+    services.supervisor.load(spec.name)
 
 
 async def _order(request: web.Request, give: Callable[[Services, ModelSpec], None]) -> web.StreamResponse:

@@ -27,9 +27,6 @@ SCOPES = ("inference", "metrics", "admin")
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
 
-CPU_DEVICE = "CPU"
-"""The id of the device that is no GPU."""
-
 MAX_LORA_SCALE = 100
 """Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
 
@@ -191,6 +188,9 @@ class ModelSpec:
     """The server that answers instead of a worker."""
     calibrate: bool = True
     """Whether a worker on a CPU measures, in its first idle seconds, what passes cost."""
+    file_marks: tuple[int, ...] = ()
+    """Sizes and times of its files that are named by their paths, as they were when the catalogue was read: a file that
+    is replaced under its name is another model."""
     problem: str | None = None
     """Why the model is unavailable (a missing template file, say); None = nothing is known to be wrong."""
     _fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -219,11 +219,15 @@ class ModelSpec:
             self.draft_source,
             self.devices,
             self.is_partial_allowed,
+            self.file_marks,
         )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def policy(self) -> ModelPolicy:
         """Return the part that the fleet decides on."""
+        devices, is_split_allowed = self.devices, self.engine.get("split_mode") != "none"
+        if not is_split_allowed and "main_gpu" in self.engine:
+            devices = self.devices[self.engine["main_gpu"] :][:1] or self.devices
         return ModelPolicy(
             name=self.name,
             idle_unload_s=self.idle_unload_s,
@@ -238,9 +242,10 @@ class ModelSpec:
             replicas=self.replicas,
             home=self.home,
             max_wait_s=self.max_wait_s,
-            devices=self.devices,
+            devices=devices,
             gpu_layers=self.engine.get("gpu_layers", -1),
             is_partial_allowed=self.is_partial_allowed,
+            is_split_allowed=is_split_allowed,
         )
 
 

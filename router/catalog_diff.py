@@ -20,6 +20,7 @@ AVAILABILITY = "availability"
 _KEYS = {
     "source": "model",
     "base_dir": "model",
+    "file_marks": "model",
     "draft_source": "draft_model",
     "chat_template_file": "chat_template",
     "devices": "device",

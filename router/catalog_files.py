@@ -16,10 +16,10 @@ from pathlib import Path
 from router.catalog import MAX_NAME_LENGTH, Catalog, ModelSpec, Remote
 from router.catalog_parser import CatalogReading, read_catalog
 from router.catalog_problems import CatalogError, Problem
-from router.catalog_scalars import Found
+from router.catalog_scalars import Found, resolve_path
 from router.fetch.protocol import SourceError
 from router.file_names import all_parts, is_model_name, parse_split_name
-from router.references import Reference, parse_reference
+from router.references import PathReference, Reference, parse_reference
 
 Locate = Callable[[Reference, Path], Path | None]
 """`ModelStore.locate`: the file if it is on this machine, None if it must be fetched; raises SourceError if neither."""
@@ -139,9 +139,10 @@ def _complete(
                 reasons.append(_at(places.get("model"), f"models.{name}.model", str(error)))
             reasons += _draft_problems(name, spec, places.get("draft_model"), locate)
             reasons += _lora_problems(name, spec, places.get("loras"), locate)
-        if reasons or text != spec.chat_template:
+        marks = () if locate is None else _marks(spec)
+        if reasons or text != spec.chat_template or marks:
             problem = "; ".join(reason.message for reason in reasons) or None
-            spec = dataclasses.replace(spec, chat_template=text or None, problem=problem)  # noqa: PLW2901
+            spec = dataclasses.replace(spec, chat_template=text or None, problem=problem, file_marks=marks)  # noqa: PLW2901
         models[name] = spec
         problems += [reason for reason in reasons if reason not in problems]
     keys = tuple(
@@ -149,6 +150,28 @@ def _complete(
         for key in reading.catalog.keys
     )
     return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+
+
+def named_files(spec: ModelSpec) -> list[Path]:
+    """Return the files of a model (its adapters' and draft model's, too) that are named by their paths, all parts."""
+    sources = [spec.source, spec.draft_source, *(lora.source for lora in spec.loras)] if spec.remote is None else []
+    files = []
+    for source in sources:
+        reference = parse_reference(source) if source else None
+        if isinstance(reference, PathReference) and (path := resolve_path(reference.path, spec.base_dir)) is not None:
+            files += [path.with_name(name) for name in all_parts(path.name)]
+    return files
+
+
+def _marks(spec: ModelSpec) -> tuple[int, ...]:
+    marks: list[int] = []
+    for file in named_files(spec):
+        try:
+            found = file.stat()
+        except (OSError, ValueError):
+            continue
+        marks += (found.st_size, found.st_mtime_ns)
+    return tuple(marks)
 
 
 def _key_problems(name: str, remote: Remote, place: Found | None, environ: Mapping[str, str]) -> list[Problem]:

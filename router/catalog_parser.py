@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from router.catalog import CPU_DEVICE, MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, KeySpec, Limits, ModelSpec
+from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, KeySpec, Limits, ModelSpec
 from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS
 from router.catalog_models import build_spec, canonical, check_remote, merge
-from router.catalog_problems import CatalogError, Problem
+from router.catalog_problems import Problem
 from router.catalog_refusals import (
     MODEL_SYNONYMS,
     PLAIN_SECRET,
@@ -27,6 +27,7 @@ from router.catalog_refusals import (
 from router.catalog_scalars import Findings, Found, Wrong, name_problem, read_whole, shown
 from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, SPARES, TOP_KEYS
 from router.catalog_values import FoundAlias, device_id, read_section
+from router.device import CPU
 from router.name_patterns import WILDCARD, NamePatterns
 from router.references import PathReference, parse_reference
 from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
@@ -44,18 +45,6 @@ class CatalogReading:
     """By model, its options, its own or those of `defaults`; of `loras`, each adapter at the place of its reference."""
     keys: Mapping[str, Place] = field(default_factory=dict)
     """Where each API key stands, by id."""
-
-
-def parse_catalog(text: str, path: Path) -> Catalog:
-    """Return the catalogue that `text` describes; `path` names it in messages, its folder is where paths start.
-
-    A `chat_template` that names a file is left in `chat_template_file`, unread.
-    Raises: CatalogError with all problems.
-    """
-    reading = read_catalog(text, path)
-    if reading.problems:
-        raise CatalogError(reading.problems, path)
-    return reading.catalog
 
 
 def read_catalog(text: str, path: Path) -> CatalogReading:
@@ -284,12 +273,12 @@ class _Reader:
     def _device(self, id_: str, where: str, node: YamlMap) -> DeviceSpec:
         found = read_section(node, where, DEVICE_KEYS, lambda key, _: explain_device_key(key), self._findings)
         values = {name: entry.value for name, entry in found.items() if entry.value is not None}
-        memory, kind = values.get("memory"), values.get("kind", "cpu" if id_ == CPU_DEVICE else "gpu")
+        memory, kind = values.get("memory"), values.get("kind", "cpu" if id_ == CPU else "gpu")
         if "kind" in found and "memory" not in node.entries:
             message = "is only for a device that is declared with `memory`; one that is found says itself what it is"
             self._findings.add(found["kind"].where, node.entries["kind"].place, message)
-        elif "kind" in found and (kind == "cpu") is not (id_ == CPU_DEVICE):
-            message = f"the processor is the device `{CPU_DEVICE}`, and no other one is: change the name or the kind"
+        elif "kind" in found and (kind == "cpu") is not (id_ == CPU):
+            message = f"the processor is the device `{CPU}`, and no other one is: change the name or the kind"
             self._findings.add(found["kind"].where, found["kind"].place, message)
         if memory is not None and values.get("headroom", 0) >= memory:
             message = "leaves nothing of the device's `memory`: make it smaller"

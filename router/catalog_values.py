@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from router.catalog import CPU_DEVICE, AliasSpec, LoraSpec, RequestRules
+from router.catalog import AliasSpec, LoraSpec, RequestRules
 from router.catalog_keys import (
     ALIAS_KEYS,
     DIGEST_PATTERN,
@@ -66,6 +66,7 @@ from router.catalog_scalars import (
     short_text,
     shown,
 )
+from router.device import CPU
 from router.references import parse_reference
 from router.yaml_lines import Place, YamlList, YamlMap, YamlNode, YamlScalar
 
@@ -183,7 +184,7 @@ def _texts(kind: Texts, node: YamlNode, where: str, findings: Findings) -> tuple
 
 def device_id(name: str) -> str:
     """Return the id of the device that `name` means; the CPU may be written in small letters."""
-    return CPU_DEVICE if name.lower() == "cpu" else name
+    return CPU if name.lower() == "cpu" else name
 
 
 def _devices(node: YamlNode) -> tuple[str, ...]:
@@ -191,7 +192,7 @@ def _devices(node: YamlNode) -> tuple[str, ...]:
     devices = tuple(dict.fromkeys(device_id(read_string(Text(200), item)) for item in items))
     if not devices:
         raise Wrong("must name at least one device; leave the key out for any")
-    if CPU_DEVICE in devices and len(devices) > 1:
+    if CPU in devices and len(devices) > 1:
         raise Wrong("`cpu` means no GPU at all: name it alone, or only GPUs (`gpu_layers` says how much they take)")
     return devices
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+CPU: Final = "CPU"
+"""Id of the device that is the processor with the machine's main memory."""
 
 
 class DeviceKind(StrEnum):

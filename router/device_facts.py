@@ -14,10 +14,7 @@ from typing import Final
 
 from router.catalog import DeviceSpec
 from router.catalog_problems import Problem
-from router.device import Device, DeviceKind
-
-CPU: Final = "CPU"
-"""Id of the device that is the machine's main memory."""
+from router.device import CPU, Device, DeviceKind
 
 GPU_HEADROOM_BYTES: Final = 512 * 2**20
 _CPU_HEADROOM = (256 * 2**20, 2 * 2**30)
@@ -163,17 +160,18 @@ def inherited_mask(backend: str, environ: Mapping[str, str]) -> tuple[str, ...] 
 
 
 def _visible_as(one: FoundDevice, environ: Mapping[str, str], uuid: str | None) -> str:
-    """Return what the backend's variable calls the device: its UUID, its entry in an inherited mask, or its index.
+    """Return what the backend's variable calls the device: a name in an inherited mask, its UUID, or its number.
 
     Devices are numbered in the mask's order, so that the mask's entry number n is the device number n.
     """
-    if uuid is not None and one.backend == "CUDA":
-        return uuid
     digits = one.name[len(one.name.rstrip("0123456789")) :]
     mask = inherited_mask(one.backend, environ)
-    if mask is not None and digits and int(digits) < len(mask):
-        return mask[int(digits)]
-    return digits
+    entry = mask[int(digits)] if mask is not None and digits and int(digits) < len(mask) else None
+    if entry is not None and not entry.isdecimal():
+        return entry  # a part of a card, maybe, whose whole the UUID would show
+    if uuid is not None and one.backend == "CUDA":
+        return uuid
+    return digits if entry is None else entry
 
 
 def pci_key(address: str) -> str:

@@ -17,9 +17,8 @@ import psutil
 
 from router.catalog import DeviceSpec
 from router.catalog_problems import Problem
-from router.device import Device, DeviceKind
+from router.device import CPU, Device, DeviceKind
 from router.device_facts import (
-    CPU,
     FoundDevice,
     cgroup_folders,
     found_devices,
@@ -35,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 60.0
 """The first look at a GPU after the machine's start takes many seconds."""
+
+_NO_NVML = (
+    "NVIDIA's management library cannot be read, so what other programs use of GPU memory counts as it was at the "
+    "start: install llama-corral[nvidia], or nvidia-ml-py, to have it measured"
+)
 
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 _USAGE_FILES = ("memory.current", "memory.usage_in_bytes")
@@ -101,13 +105,19 @@ class DeviceMonitor:
             )
             found = found_devices(answer.get("devices"))
         except (ProbeFailed, ValueError) as error:
-            self.warning = f"llama.cpp could not be asked for its devices, so models run on the CPU alone: {error}"
-            logger.warning("%s", self.warning)
+            warning = f"llama.cpp could not be asked for its devices, so models run on the CPU alone: {error}"
+            if warning != self.warning:
+                logger.warning("%s", warning)
+            self.warning = warning
             return ()
+        if self.warning is not None:
+            logger.info("llama.cpp has told its devices after all: %s", ", ".join(one.name for one in found) or "none")
         self._found, self.warning = found, None
         self._last_free = {one.name: one.free_bytes + ours.get(one.name, 0) for one in found}
         if any(one.backend == "CUDA" for one in found):
             self._nvml = await asyncio.to_thread(Nvml.open)
+            if self._nvml is None:
+                logger.warning("%s", _NO_NVML)
         return found
 
     def measure(self, ours: Mapping[str, int]) -> dict[str, int]:

@@ -58,6 +58,8 @@ class ModelPolicy:
     """Layers to offload; -1 = all, 0 = none."""
     is_partial_allowed: bool = False
     """Whether fewer layers than `gpu_layers` may be offloaded when the GPUs are too small."""
+    is_split_allowed: bool = True
+    """Whether it may be spread over several GPUs; else any one of `devices` will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,4 +317,12 @@ class RefuseLease:
     retry_after_s: float | None = None
 
 
-Action = SpawnWorker | PlaceWorker | StopWorker | GrantLease | RefuseLease
+@dataclass(frozen=True, slots=True)
+class RefuseLoad:
+    """A load that no request waits for (an operator's, or at the start) is not done, and why."""
+
+    model: str
+    detail: str
+
+
+Action = SpawnWorker | PlaceWorker | StopWorker | GrantLease | RefuseLease | RefuseLoad

@@ -77,6 +77,8 @@ class Fleet:
         if ledger.now_s == -math.inf:
             return 0.0 if ledger.awake else None
         deadlines = [at_s for record in ledger.awake.values() for at_s in self._deadlines(record)]
+        if ledger.is_home_wanted and not ledger.residents:
+            deadlines += [record.retry_at_s for record in ledger.homes if record.rest is not WorkerState.UNLOADED]
         # What is due already has been handled, as far as it can be before something else happens.
         return min((at_s for at_s in deadlines if at_s is not None and at_s > ledger.now_s), default=None)
 
@@ -188,15 +190,20 @@ class Fleet:
                 for lease_id in resident.leases:
                     del self._ledger.leases[lease_id]
                 record.note_exit(resident, exit_, now_s)
-                self._ledger.is_home_wanted |= not record.policy.home
+                is_sent_away = record.policy.home and resident.must_leave
+                self._ledger.is_home_wanted |= not is_sent_away
             case _:
                 assert_never(event)
 
     def _size(self, record: ModelRecord, resident: Resident) -> None:
         """`resident` holds what its model really needs; before its process starts it may be placed anew or go."""
         ledger = self._ledger
+        if resident.state is WorkerState.STOPPING:
+            return
         if resident.state is not WorkerState.STARTING:
-            resident.placement = resize(resident.placement, record.policy, record.footprint, ledger.devices)
+            placement = resize(resident.placement, record.policy, record.footprint, ledger.devices)
+            if placement != resident.placement:
+                ledger.place(resident, placement)
             return
         free = ledger.free
         for device_id, num_bytes in resident.placement.reserved.items():
@@ -246,6 +253,7 @@ class Fleet:
             return
         record.wish_at_s = None
         record.is_preload_due = False
+        self._ledger.is_home_wanted &= not record.policy.home
         if record.line and not record.residents:
             record.turned_away = "unloaded by request before it could be loaded"
         for resident in record.residents.values():

@@ -22,6 +22,7 @@ from router.events import (
     ModelPolicy,
     PlaceWorker,
     RefuseLease,
+    RefuseLoad,
     SpawnWorker,
     StopWorker,
     WorkerId,
@@ -43,7 +44,7 @@ class FleetLedger:
         self.used_by_others: Mapping[str, int] = {}
         """Bytes of each device that are no worker's."""
         self.is_home_wanted = False
-        """Something was unloaded, so that perhaps nothing is loaded any more."""
+        """Something has gone since a model to come home to was last started."""
         self.now_s = -math.inf
         """Of the event that is being handled."""
         self.is_shutting_down = False
@@ -102,9 +103,10 @@ class FleetLedger:
         free = self.free
         for option in self.options_of(record)[:1]:
             for resource, missing in deficits(option, free).items():
-                if resource != PLACES:
+                device = next((device for device in self.devices if device.id == resource), None)
+                if device is not None:
                     needed = option.reserved[resource]
-                    return Shortage(resource, needed, needed - missing, self.used_by_others.get(resource, 0))
+                    return Shortage(device, needed, needed - missing, self.used_by_others.get(resource, 0))
         return None
 
     def options_of(self, record: ModelRecord) -> list[Placement]:
@@ -114,6 +116,11 @@ class FleetLedger:
             placements = candidates(record.policy, record.footprint, self.devices)
             record.options = cached = Options(record.policy, record.footprint, self.devices, placements)
         return cached.placements
+
+    @property
+    def homes(self) -> list[ModelRecord]:
+        """The models that come back when nothing else is loaded."""
+        return [record for record in self.records.values() if record.policy.home and not record.is_removed]
 
     def find(self, worker: WorkerId) -> tuple[ModelRecord, Resident] | None:
         """Return the live worker of this very incarnation, with its model."""
@@ -188,13 +195,13 @@ class FleetLedger:
     def grant(self, record: ModelRecord) -> None:
         """No worker of the model has a free lease, or nobody waits."""
         while record.line:
-            free = [resident for resident in record.residents.values() if resident.has_free_lease]
+            free = [r for r in record.residents.values() if r.can_take(record.policy.replicas)]
             if not free:
                 return
             waiter = record.line.pop_next(record.num_leases_by_key)
             resident = record.choose(free, waiter.prefixes)
             resident.leases[waiter.lease_id] = waiter.key_id
-            resident.remember(waiter.prefixes)
+            resident.prefixes.remember(waiter.prefixes)
             resident.last_used_s = self.now_s
             self.actions.append(GrantLease(waiter.lease_id, resident.worker))
 
@@ -202,7 +209,10 @@ class FleetLedger:
         """Nobody waits for this model, nor does anybody wish it loaded."""
         for waiter in list(record.line):
             self.refuse_waiter(record, waiter, refusal)
-        record.wish_at_s = None
+        if record.wish_at_s is not None:
+            record.wish_at_s = None
+            if not self.is_shutting_down:
+                self.actions.append(RefuseLoad(record.policy.name, refusal.detail))
 
     def refuse_waiter(self, record: ModelRecord, waiter: Waiter, refusal: Refusal) -> None:
         """`waiter` waits no longer and is told why."""
@@ -306,7 +316,9 @@ class FleetLedger:
         assert len(resident.leases) <= resident.max_leases, f"{worker}: leased too often, or before it is ready"
         if resident.state is WorkerState.READY:
             assert not resident.must_leave, f"{worker}: still serves although it has to go"
-            assert not (record.line and resident.has_free_lease), f"{worker}: idle while requests wait"
+            assert not (record.line and resident.can_take(record.policy.replicas)), (
+                f"{worker}: idle while requests wait"
+            )
         if resident.state is WorkerState.DRAINING:
             assert resident.leases, f"{worker}: drains without a lease"
         if resident.state is WorkerState.STOPPING and resident.leases:

@@ -52,6 +52,10 @@ class FleetLog:
         residents = (resident for view in fleet.models.values() for resident in view.residents)
         self._evicting = frozenset(resident.worker for resident in residents if resident.is_evicting)
 
+    def load_refused(self, model: str, detail: str) -> None:
+        """Write why a load is not done that nobody but the log will hear of."""
+        logger.warning("%s: not loaded: %s", model, detail, extra=fields(model, WorkerState.UNLOADED.value))
+
     def note_ready(self, model: str, seconds: float) -> None:
         """Write how long the load took."""
         logger.info("%s: ready in %.1f s", model, seconds, extra=fields(model, WorkerState.READY.value, seconds))

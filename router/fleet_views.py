@@ -13,7 +13,7 @@ from router.device import NOWHERE, Device, Footprint, Placement
 from router.events import WorkerExit, WorkerId
 from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
-from router.reasons import waits_for
+from router.reasons import too_large, waits_for
 from router.resident import ModelRecord, Resident
 
 
@@ -56,6 +56,8 @@ class ModelView:
     """What its waiting requests wait for, in words."""
     footprint: Footprint | None = None
     """What a worker of it needs; None = not known yet."""
+    impossible: str | None = None
+    """Why it can never be loaded on this machine, in words; None = it can, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,16 @@ def view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelV
     if not is_untouched:
         return _view_model(record, ledger, now_s)
     # Of a thousand models nearly all are at rest, and look the same each time somebody looks.
-    kept = record.kept_view
-    if not isinstance(kept, ModelView) or kept.name != record.policy.name or kept.footprint is not record.footprint:
-        record.kept_view = kept = _view_model(record, ledger, now_s)
-    return kept
+    key = (record.policy, record.footprint, ledger.devices)
+    if record.kept_view is None or any(one is not other for one, other in zip(record.kept_view[0], key, strict=True)):
+        record.kept_view = key, _view_model(record, ledger, now_s)
+    view: ModelView = record.kept_view[1]
+    return view
 
 
 def _view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelView:
-    shown = record.serving or next(iter(record.residents.values()), None)
+    shown = next((resident for resident in record.all_serving if resident.state is WorkerState.READY), record.serving)
+    shown = shown or next(iter(record.residents.values()), None)
     state = record.rest_state(now_s) if shown is None else shown.state
     oldest = record.line.oldest
     is_waiting = oldest is not None or record.wish_at_s is not None
@@ -126,6 +130,7 @@ def _view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> Model
             waits_for(record, ledger.residents, ledger.limits, ledger.shortage(record)) if is_waiting else None
         ),
         footprint=record.footprint,
+        impossible=None if ledger.options_of(record) else too_large(record, ledger.devices).detail,
     )
 
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from router.device import Footprint, FootprintSource
+from router.device import CPU, Footprint, FootprintSource
 from router.footprint import GPU_CONTEXT_BYTES, process_bytes
 from worker.contract import WorkerStatus
 
-_CPU = "CPU"
 _Bytes = Mapping[str, Mapping[str, int]]
 
 
@@ -124,9 +123,14 @@ def planned_on_cpu(answer: object, lora_bytes: int) -> OnCpu:
     return OnCpu(total + lora_bytes + sum(plan.host_extra for plan in plans) + process_bytes(0), plans[0].num_layers)
 
 
-def planned_on_gpu(answer: object, lora_bytes: int) -> OnGpu:
-    """Return what a probe's answer says of a model whose layers are all offloaded. Raises: ValueError."""
+def planned_on_gpu(answer: object, lora_bytes: int) -> OnGpu | None:
+    """Return what a probe's answer says of a model whose layers are all offloaded. Raises: ValueError.
+
+    None where it says nothing of that: llama.cpp's log tells sizes, but not what lies where.
+    """
     plans = _plans(answer)
+    if not all(plan.is_exact for plan in plans):
+        return None
     sums = [_sums(plan.device_bytes) for plan in plans]
     return OnGpu(
         gpu_bytes=sum(one.kept for one in sums) + lora_bytes,
@@ -141,6 +145,7 @@ class _Plan:
     device_bytes: _Bytes
     host_extra: int
     num_layers: int
+    is_exact: bool
 
 
 def _plans(answer: object) -> list[_Plan]:
@@ -157,6 +162,7 @@ def _plans(answer: object) -> list[_Plan]:
                 },
                 int(one["output_bytes"]) + process_bytes(int(one["num_vocab"])) - process_bytes(0),
                 int(one["num_layers"]),
+                one["is_exact"] is True,
             )
             for one in plans
         ]
@@ -177,11 +183,11 @@ class _Sums:
 
 
 def _sums(device_bytes: _Bytes) -> _Sums:
-    gpus = [kinds for name, kinds in device_bytes.items() if name != _CPU]
+    gpus = [kinds for name, kinds in device_bytes.items() if name != CPU]
     return _Sums(
         kept=sum(kinds.get("weights", 0) + kinds.get("kv", 0) for kinds in gpus),
         compute=max((kinds.get("compute", 0) for kinds in gpus), default=0),
-        host=sum(device_bytes.get(_CPU, {}).values()),
+        host=sum(device_bytes.get(CPU, {}).values()),
     )
 
 

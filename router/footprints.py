@@ -1,7 +1,7 @@
 """What each model needs of memory, as well as it is known: measured, planned by llama.cpp, or estimated.
 
 Owns asking and remembering, across restarts too. Must not decide what is believed (`footprint_parts.py` does), nor
-load llama.cpp: it is asked in a process of its own, one at a time, never while somebody waits for a start.
+load llama.cpp: it is asked in a process of its own, one question at a time, and none is asked while a load runs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from worker.contract import EngineOptions, WorkerStatus
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S: Final = 120.0
+_WAIT_S = 0.25
+"""Between two looks whether loads are over."""
 
 _SMALLER_CONTEXTS: Final = (4096, 2048, 1024, 512)
 """What an automatic context is cut to, one after another, until a device can hold the model."""
@@ -45,9 +47,21 @@ CouldFit = Callable[[ModelSpec, Footprint], bool]
 OnKnown = Callable[[str, Footprint, float | None], None]
 """Called with a model's name, what it needs and how long it loads, whenever more is known."""
 
+IsBusy = Callable[[], bool]
+"""Whether somebody waits for a load."""
+
 _WITHOUT_BEARING = {
     *("device", "gpu_layers", "main_gpu", "split_mode", "tensor_split"),  # a footprint tells both ends of these
-    *("threads", "itl_target_ms", "prompt_cache_bytes", "mmap", "mlock", "check_tensors", "loras"),
+    *(
+        "threads",
+        "itl_target_ms",
+        "prompt_cache_bytes",
+        "prompt_cache_disk_bytes",
+        "mmap",
+        "mlock",
+        "check_tensors",
+        "loras",
+    ),
 }
 """Engine options that change nothing of a footprint."""
 
@@ -96,10 +110,12 @@ class Footprints:
         command: Sequence[str] | None = None,
         timeout_s: float = PROBE_TIMEOUT_S,
         could_fit: CouldFit = lambda spec, footprint: True,
+        is_busy: IsBusy = lambda: False,
     ) -> None:
         """`folder`: where it is remembered; None = not at all. `command`: of the probe's process, for tests.
 
         `could_fit` tells whether a device could ever hold a model; an automatic context is chosen so that one can.
+        llama.cpp is not asked while `is_busy`.
         """
         self._disk = FootprintFiles(folder)
         self._store = store
@@ -109,6 +125,7 @@ class Footprints:
         self._command = command
         self._timeout_s = timeout_s
         self._could_fit = could_fit
+        self._is_busy = is_busy
         self._library = library_version(environ)
         self._entries: dict[str, _Entry] = {}
         self._looking = asyncio.Lock()
@@ -256,6 +273,8 @@ class Footprints:
     async def _probe(self, spec: ModelSpec, gpu: str | None) -> None:
         """Have llama.cpp's plan of the model, unless it is known or was asked for in vain."""
         async with self._probing:
+            while self._is_busy():  # noqa: ASYNC110 - no event tells of the end of other workers' loads
+                await asyncio.sleep(_WAIT_S)
             entry = self._entry(spec)
             if entry is None or entry.files is None or entry.options is None:
                 return

@@ -27,14 +27,17 @@ class Ground:
     runtime: RuntimeDir
     command: Sequence[str]
     environ: Mapping[str, str]
-    calibration_dir: Path | None
+    cache_dir: Path | None
+    """Where it is kept what passes and prompts have cost; None = nothing is measured or kept."""
     emit: Callable[[Event], None]
     machine: MachineWatch | None = None
     """None = memory is not looked at, and devices are llama.cpp's own choice."""
     spares: SparePool | None = None
-    prompts_dir: Path | None = None
-    """Where workers keep prompts on the disk, if their models want that; None = nowhere."""
     hooks: HookRunner = field(default_factory=HookRunner)
+
+    def cache_folder(self, name: str) -> Path | None:
+        """Return the folder of this name in the cache; None = nothing is kept."""
+        return None if self.cache_dir is None else self.cache_dir / name
 
     @property
     def devices(self) -> Mapping[str, Device]:

@@ -33,19 +33,20 @@ SECRETS = frozenset({"HF_TOKEN"})
 """Match a prefix and are not inherited all the same: the router downloads, workers have no use for them."""
 
 FIXED = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "GGML_NO_BACKTRACE": "1",
     "GOMP_SPINCOUNT": "10000",
     "PYTHONUNBUFFERED": "1",
     "SSL_CERT_FILE": "/dev/null",
     "SSL_CERT_DIR": "/dev/null",
 }
-"""Set unless the user sets them. Backtraces would start a debugger on the dying worker; idle threads that spin
-for long starve the other workers on the same cores, and threads that hardly spin lose some 5 % at barriers. aiohttp
-reads all certificates of the machine when it is imported, which takes as long as loading a small model: a worker, which
-has a Unix socket and no network, needs none."""
+"""Set unless the user sets them. Numbers of cards mean the same in every process. Backtraces would start a debugger on
+the dying worker; idle threads that spin for long starve the other workers on the same cores, and threads that hardly
+spin lose some 5 % at barriers. aiohttp reads all certificates of the machine when it is imported, which takes as long
+as loading a small model: a worker, which has a Unix socket and no network, needs none."""
 
-"""Nothing is known of devices: the worker sees all, and llama.cpp chooses."""
 NO_DEVICES: Mapping[str, Device] = MappingProxyType({})
+"""Nothing is known of devices: the worker sees all, and llama.cpp chooses."""
 
 
 def worker_command(override: Sequence[str] | None = None) -> list[str]:
@@ -97,11 +98,6 @@ def capped_context(trained_context: int | None, cap: int | None) -> int | None:
 
 def _within_pool(spec: ModelSpec, context: int) -> int:
     return context if spec.kv_tokens is None else min(context, spec.kv_tokens)
-
-
-def default_max_leases(slots: int) -> int:
-    """Return how many requests a worker may hold: its slots, and a few that wait right behind them."""
-    return slots + max(2, slots // 4)
 
 
 def build_launch_spec(

@@ -206,7 +206,7 @@ def _running(
             "total_layers": facts.total_layers,
         }
     told = {resident.worker: status for resident, status in statuses}
-    devices = [name for resident in view.residents for name in _devices(resident, told.get(resident.worker))]
+    devices = [name for resident in view.residents for name in _devices(told.get(resident.worker))]
     if devices:
         shown["devices"] = list(dict.fromkeys(devices))
     workers = [_worker(look, resident, told.get(resident.worker)) for resident in view.residents]
@@ -218,7 +218,7 @@ def _worker(look: Look, resident: ResidentView, status: WorkerStatus | None) -> 
         "replica": resident.worker.replica,
         "state": resident.state.value,
         "running_requests": resident.num_leases,
-        "devices": _devices(resident, status),
+        "devices": _devices(status),
         "used_bytes": None if status is None else _used_bytes(status),
     }
     if resident.state in _LOADING:
@@ -228,13 +228,11 @@ def _worker(look: Look, resident: ResidentView, status: WorkerStatus | None) -> 
     return shown
 
 
-def _devices(resident: ResidentView, status: WorkerStatus | None) -> list[str]:
-    """Return the devices that a worker really uses, under the names that they have outside of it."""
+def _devices(status: WorkerStatus | None) -> list[str]:
+    """Return the devices that a worker really uses."""
     if status is None or status.facts is None:
         return []
-    used = [name.strip() for name in status.facts.device.split(",") if name.strip()]
-    is_on_gpus = bool(used) and not used[0].lower().startswith(_CPU)
-    return list(resident.placement.gpus) if is_on_gpus and resident.placement.gpus else used
+    return [name.strip() for name in status.facts.device.split(",") if name.strip()]
 
 
 def _promised_capabilities(header: GgufHeader) -> list[str]:

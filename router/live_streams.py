@@ -80,11 +80,6 @@ class LiveStreams:
         self._max_streams = max_streams
         self._boxes: set[Outbox] = set()
 
-    @property
-    def num_open(self) -> int:
-        """How many there are now."""
-        return len(self._boxes)
-
     @contextmanager
     def open(self, *, left_out: str | None) -> Iterator[Outbox]:
         """A new outbox exists inside the block. Raises: TooManyRequests."""

@@ -16,13 +16,15 @@ from typing import Protocol
 import psutil
 
 from router.catalog import Catalog, ModelSpec
-from router.device import Device, Footprint, Placement
+from router.device import CPU, Device, Footprint, Placement
 from router.devices import DeviceMonitor
 from router.events import DevicesChanged, DevicesMeasured, Event, ModelSized, WorkerHung, WorkerId, WorkerSized
-from router.footprints import CouldFit, Footprints, OnKnown
+from router.footprints import CouldFit, Footprints, IsBusy, OnKnown
 from router.liveness import LivenessWatch
-from router.placement import CPU, candidates
-from worker.contract import WorkerStatus
+from router.model_headers import Locator, ModelHeaders
+from router.placement import candidates
+from router.tasks import Tasks
+from worker.contract import Phase, WorkerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ MEASURE_EVERY_S = 5.0
 """While nobody waits for memory; otherwise with every look."""
 MEMORY_BACK_WITHIN_S = 3.0
 """How long a driver may take to give back the memory of a process that has ended."""
+ASK_AGAIN_S = 60.0
+"""For devices, while llama.cpp could not be asked for them."""
+_LOADING = frozenset({Phase.STARTING, Phase.LOADING, Phase.WARMING})
 _SLACK_BYTES = 256 * 2**20
 _PAGE_BYTES = resource.getpagesize()
 
@@ -56,14 +61,14 @@ class MachineWatch:
     def __init__(
         self,
         monitor: DeviceMonitor,
-        make_footprints: Callable[[OnKnown, CouldFit], Footprints],
+        make_footprints: Callable[[OnKnown, CouldFit, IsBusy], Footprints],
         *,
         emit: Callable[[Event], None],
         runs: Callable[[], Iterable[Watched]],
         waits_for_room: Callable[[], bool],
     ) -> None:
         self._monitor = monitor
-        self._footprints = make_footprints(self._tell, self._could_fit)
+        self._footprints = make_footprints(self._tell, self._could_fit, self._is_loading)
         self._emit = emit
         self._runs = runs
         self._waits_for_room = waits_for_room
@@ -71,6 +76,15 @@ class MachineWatch:
         self._used: Mapping[str, int] = {}
         self._measured_at_s = 0.0
         self._declared: object = None
+        """The configured devices that `devices` were made with."""
+        self._catalog: Catalog | None = None
+        """The last one whose devices were asked for."""
+        self._finding = asyncio.Lock()
+        self._asked_at_s = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_known = asyncio.Event()
         self.devices: Mapping[str, Device] = {}
         """By id."""
 
@@ -78,10 +92,20 @@ class MachineWatch:
 
     async def discover(self, catalog: Catalog) -> None:
         """The fleet knows the devices, with the bounds that `catalog` sets."""
-        if self._declared == catalog.devices:
-            return
-        self._declared = catalog.devices
+        try:
+            async with self._finding:
+                self._catalog = catalog
+                if self._declared != catalog.devices:
+                    await self._find(catalog)
+        finally:
+            self._is_known.set()  # or never will be: workers wait no longer
+
+    async def _find(self, catalog: Catalog, *, is_again: bool = False) -> None:
         found = await self._monitor.discover(catalog.devices, self._ours())
+        self._declared = catalog.devices
+        self._asked_at_s = time.monotonic()
+        if is_again and self._monitor.warning is not None:
+            return
         for problem in self._monitor.problems:
             logger.warning("%s", problem.describe(catalog.path))
         self.devices = {device.id: device for device in found}
@@ -89,18 +113,36 @@ class MachineWatch:
         self._emit(DevicesChanged(found))
         self.measure()
 
+    async def _ask_again(self) -> None:
+        """The devices are known if the machine tells them now, and so is what models need on them."""
+        async with self._finding:
+            catalog = self._catalog
+            if catalog is None or self._monitor.warning is None:
+                return
+            await self._find(catalog, is_again=True)
+        if self._monitor.warning is None:
+            await self.survey(catalog)
+
     async def survey(self, catalog: Catalog) -> None:
         """What is known, or can be found out without a start, of the needs of all models goes to the fleet."""
         gpu = next((device.id for device in self.devices.values() if device.is_gpu and not device.is_declared), None)
         await self._footprints.survey(catalog.models.values(), gpu)
 
-    async def run(self) -> None:
-        """Look at memory and at the workers' signs of life, for ever."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if self._waits_for_room() or time.monotonic() - self._measured_at_s >= MEASURE_EVERY_S:
-                self.measure()
-            self.look()
+    def start(self) -> None:
+        """Memory and the workers' signs of life are looked at every second from now on."""
+        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_around)
+
+    def _look_around(self) -> None:
+        self.start()  # first of all: a fault in one look must not end all later ones
+        if self._waits_for_room() or time.monotonic() - self._measured_at_s >= MEASURE_EVERY_S:
+            self.measure()
+        self.look()
+        if self._monitor.warning is not None and self._may_ask_again():
+            self._asking = self._tasks.spawn(self._ask_again(), "asking for devices again")
+
+    def _may_ask_again(self) -> bool:
+        is_asking = self._asking is not None and not self._asking.done()
+        return not is_asking and time.monotonic() - self._asked_at_s >= ASK_AGAIN_S
 
     def look(self) -> None:
         """The fleet knows of workers that give no sign of life any more. To be called once a second."""
@@ -110,6 +152,9 @@ class MachineWatch:
 
     async def close(self) -> None:
         """Everything that was learnt is on the disk."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
         await self._footprints.close()
 
     @property
@@ -127,27 +172,29 @@ class MachineWatch:
             self._used = used
             self._emit(DevicesMeasured(used))
 
-    def _ours(self) -> dict[str, int]:
+    def _ours(self, *, without: WorkerId | None = None) -> dict[str, int]:
         """Return the bytes of each device that our workers use out of what is reserved for them.
 
         What a worker uses beyond that counts as used by others, so that it is not promised to anybody.
         """
         ours: dict[str, int] = {}
         for run in self._runs():
+            if run.worker == without:
+                continue
             for device_id, reserved in run.placement.reserved.items():
-                used = _private_bytes(run.pid) if device_id == CPU else _on_device(run.status, device_id, reserved)
+                used = _private_bytes(run.pid) if device_id == CPU else _on_device(run.status, reserved)
                 ours[device_id] = ours.get(device_id, 0) + min(used, reserved)
         return ours
 
-    async def wait_for_memory(self, placement: Placement) -> None:
-        """What a dead worker held of GPUs is free again, or the driver has had its time."""
+    async def wait_for_memory(self, worker: WorkerId, placement: Placement) -> None:
+        """What `worker`, whose process is gone, held of GPUs is free again, or the driver has had its time."""
         gpus = [id_ for id_ in placement.gpus if id_ in self.devices]
         if not gpus:
             return
         before = {id_: self._used.get(id_, 0) for id_ in gpus}
         give_up_at_s = time.monotonic() + MEMORY_BACK_WITHIN_S
         while time.monotonic() < give_up_at_s:
-            used = self._monitor.measure(self._ours())
+            used = self._monitor.measure(self._ours(without=worker))
             if all(used.get(id_, 0) <= before[id_] + _SLACK_BYTES for id_ in gpus):
                 return
             await asyncio.sleep(0.05)
@@ -161,12 +208,20 @@ class MachineWatch:
     def _could_fit(self, spec: ModelSpec, footprint: Footprint) -> bool:
         return bool(candidates(spec.policy(), footprint, tuple(self.devices.values())))
 
+    def _is_loading(self) -> bool:
+        """Return whether a worker is on its way, which needs the disk and the cores for itself."""
+        return any(run.is_alive and (run.status is None or run.status.phase in _LOADING) for run in self._runs())
+
     def _tell(self, model: str, footprint: Footprint, load_s: float | None) -> None:
         """The fleet knows what a worker of `model` needs."""
         self._emit(ModelSized(model, footprint, load_s))
 
     async def size(self, worker: WorkerId, spec: ModelSpec, path: Path) -> None:
-        """Right before its process starts, the fleet knows what the worker needs and what is free."""
+        """Right before its process starts, the fleet knows what the worker needs and what is free.
+
+        Waits until the devices are known: a driver may take long to tell, right after the machine's start.
+        """
+        await self._is_known.wait()
         footprint = await self._footprints.size(spec, path)
         if footprint is not None:
             self.measure()
@@ -179,13 +234,33 @@ class MachineWatch:
             self._emit(WorkerSized(worker, footprint))
 
 
-def _on_device(status: WorkerStatus | None, device_id: str, reserved: int) -> int:
-    """Return what the worker uses of a GPU; while it loads, as much of its reservation as it has progressed."""
-    if status is None:
+def make_machine_watch(
+    monitor: DeviceMonitor,
+    *,
+    cache_dir: Path | None,
+    store: Locator,
+    headers: ModelHeaders,
+    emit: Callable[[Event], None],
+    runs: Callable[[], Iterable[Watched]],
+    waits_for_room: Callable[[], bool],
+) -> MachineWatch:
+    """Return a watch that keeps what models need in `cache_dir`; None = across restarts nothing is kept."""
+    folder = None if cache_dir is None else cache_dir / "footprints"
+
+    def make_footprints(on_known: OnKnown, could_fit: CouldFit, is_busy: IsBusy) -> Footprints:
+        return Footprints(folder, store, headers, on_known, could_fit=could_fit, is_busy=is_busy)
+
+    return MachineWatch(monitor, make_footprints, emit=emit, runs=runs, waits_for_room=waits_for_room)
+
+
+def _on_device(status: WorkerStatus | None, reserved: int) -> int:
+    """Return what the worker uses of a GPU: while it loads, as much of its reservation as it has read of the file.
+
+    Afterwards all of it. What llama.cpp tells of its buffers is less: the driver's own part is not in it.
+    """
+    if status is None or status.phase is Phase.STARTING:
         return 0
-    if status.device_bytes:
-        return sum(status.device_bytes.get(device_id, {}).values()) or reserved
-    return int(reserved * (status.progress or 0.0))
+    return int(reserved * (status.progress or 0.0)) if status.phase is Phase.LOADING else reserved
 
 
 def _private_bytes(pid: int | None) -> int:

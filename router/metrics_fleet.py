@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from router.catalog import Catalog
 from router.fleet_views import DeviceView, FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
+from router.shown_states import UNAVAILABLE
 
-UNAVAILABLE = "unavailable"
-"""The state of a model that cannot be started at all, beside those of its workers."""
-STATES = (*(state.value for state in WorkerState), UNAVAILABLE)
+WORKER_STATES = (*(state.value for state in WorkerState), UNAVAILABLE)
+"""Downloads and models of other servers are no states of workers."""
 
 
 class FleetCollector(Collector):
@@ -55,7 +55,7 @@ def _models(views: Mapping[str, ModelView], unavailable: frozenset[str]) -> Iter
         now = UNAVAILABLE if name in unavailable and view.state is WorkerState.UNLOADED else view.state.value
         # Of a thousand models most have never been started: their eight zeros would be most of the page.
         is_fresh = view.num_starts == 0 and view.state is WorkerState.UNLOADED
-        for each in (now,) if is_fresh else STATES:
+        for each in (now,) if is_fresh else WORKER_STATES:
             state.add_metric([name, each], float(each == now))
         length.add_metric([name], view.queue_length)
         oldest.add_metric([name], view.oldest_wait_s or 0.0)

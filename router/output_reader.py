@@ -20,7 +20,7 @@ _warnings_once = WarningsOnce()
 
 
 class OutputReader(asyncio.Protocol):
-    """What a worker prints: its warnings are warnings in the log, all the rest is for debugging."""
+    """What a process prints; a worker's warnings are warnings in the log, all the rest is for debugging."""
 
     def __init__(self, name: str, log: LogTail) -> None:
         self.name = name

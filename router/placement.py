@@ -11,12 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from router.device import Device, Footprint, FootprintSource, Placement
+from router.device import CPU, Device, Footprint, FootprintSource, Placement
 from router.events import ModelPolicy, WorkerId
 from router.lifecycle import WorkerState
-
-CPU = "CPU"
-"""Id of the device that is the machine's main memory."""
 
 PLACES = "places"
 """What `limits.max_loaded` counts, next to bytes of devices: each worker takes one."""
@@ -85,7 +82,7 @@ def _options(policy: ModelPolicy, footprint: Footprint, devices: Sequence[Device
         if not gpus or policy.gpu_layers == 0:
             yield cpu
             return
-        yield _on_gpus(gpus, policy, footprint)
+        yield from (_on_gpus(group, policy, footprint) for group in _groups(gpus, policy))
     else:
         gpus = [device for device in devices if device.is_gpu]
         if not gpus or policy.gpu_layers == 0:
@@ -94,15 +91,20 @@ def _options(policy: ModelPolicy, footprint: Footprint, devices: Sequence[Device
         ranked = sorted(gpus, key=lambda device: (-device.prefer, device.usable_bytes, device.id))
         yield from (_on_gpus([device], policy, footprint) for device in ranked)
         largest = sorted(gpus, key=lambda device: (-device.usable_bytes, device.id))
-        for count in range(2, len(gpus) + 1):
+        for count in range(2, len(gpus) + 1 if policy.is_split_allowed else 0):
             split = _on_gpus(largest[:count], policy, footprint)
             fits = all(num_bytes <= by_id[id_].usable_bytes for id_, num_bytes in split.reserved.items() if id_ != CPU)
             if fits or count == len(gpus):  # if not even all hold it, an estimate may still be too high
                 yield split
                 break
     if policy.is_partial_allowed:
-        partial = _partly(sorted(gpus, key=lambda device: (-device.usable_bytes, device.id)), footprint)
-        yield partial or cpu
+        by_room = sorted(gpus, key=lambda device: (-device.usable_bytes, device.id))
+        yield _partly(_groups(by_room, policy)[0], footprint) or cpu
+
+
+def _groups(gpus: Sequence[Device], policy: ModelPolicy) -> list[Sequence[Device]]:
+    """Return what the model may be placed on of `gpus`: all of them together, or each one alone."""
+    return [gpus] if policy.is_split_allowed else [[gpu] for gpu in gpus]
 
 
 def _on_gpus(gpus: Sequence[Device], policy: ModelPolicy, footprint: Footprint) -> Placement:
@@ -232,8 +234,9 @@ def choose_victims(
 
     None of them goes in vain: without any one of them something would still be missing. Those on their way out
     already count as victims, so that nobody else has to go for the same room. The order: already stopping, idle,
-    already draining, busy (only if `may_drain`); among equals the lower priority first, then who has been idle for
-    longest, measured in the time that its load takes. Never one that loads, never one that is kept.
+    already draining, busy, loading (the last two only if `may_drain`); among equals the lower priority first, then who
+    has been idle for longest, measured in the time that its load takes. Never one that is kept. One that loads is not
+    sent off: it serves those who wait for it first, and its room is spoken for meanwhile.
     """
     ranked = []
     for occupant in occupants:
@@ -270,18 +273,14 @@ def _without(missing: Amounts, occupant: Occupant) -> dict[str, int]:
     return {resource: amount for resource, amount in left.items() if amount > 0}
 
 
+_RANKS = {WorkerState.STOPPING: 0, WorkerState.DRAINING: 2, WorkerState.STARTING: 4, WorkerState.LOADING: 4}
+"""Draining ones stand behind the idle ones: what still runs on them may take long."""
+
+
 def _rank(occupant: Occupant, may_drain: bool) -> int | None:
     """Return how cheap it is to let `occupant` go, 0 = free of charge; None = it must stay."""
-    match occupant.state:
-        case WorkerState.STOPPING:
-            return 0
-        case _ if occupant.is_kept:
-            return None
-        case WorkerState.DRAINING:
-            return 2  # behind the idle ones: what still runs on it may take long
-        case WorkerState.READY if occupant.num_leases == 0:
-            return 1
-        case WorkerState.READY if may_drain:
-            return 3
-        case _:
-            return None  # busy, or loading: the load that somebody paid for serves first
+    if occupant.is_kept and occupant.state is not WorkerState.STOPPING:
+        return None
+    rank = _RANKS.get(occupant.state, 3 if occupant.num_leases else 1)
+    # Busy, or loading: the load that somebody paid for serves first.
+    return None if rank > 2 and not may_drain else rank

@@ -31,7 +31,7 @@ async def ask_probe(
 ) -> dict[str, Any]:
     """Return the answer; the process is gone then, and also when this is cancelled. Raises: ProbeFailed."""
     words = list(command) if command is not None else [sys.executable, "-P", "-m", "worker.probe"]
-    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | worker_environment(environ, {})
+    env = worker_environment(environ, {})
     try:
         process = await asyncio.create_subprocess_exec(
             *words,

@@ -13,7 +13,7 @@ Decisions that are not obvious:
 - A model that was evicted goes to the back of the line, however old its own waiters are: its turn is over, and
   the room goes to the model it was evicted for.
 - Who waits for room that is becoming free has a claim on it, and on what is free already: smaller models that come
-  later do not take it away bit by bit.
+  later do not take it away bit by bit. Who has waited too long has a claim on the room of those that load, too.
 - A victim that drains is opened again if nobody needs its room any more.
 - A load with an outdated configuration has served nobody yet and is begun again at once. A ready worker with one
   goes on until it is idle, until its successor is ready (started beside it if there is room), or until it has been
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from router import reasons
 from router.device import Placement
-from router.events import ExitReason, WorkerId
+from router.events import ExitReason, RefuseLoad, WorkerId
 from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
 from router.placement import PLACES, Occupant, choose_victims, deficits, needs_of, plan_placement
@@ -63,8 +63,7 @@ def pump(ledger: FleetLedger) -> None:
 
 def _settle(ledger: FleetLedger, record: ModelRecord) -> None:
     """Workers that have to go are on their way, the hopeless and the late refused, free leases granted."""
-    if record.rest is not WorkerState.UNLOADED and ledger.now_s >= record.retry_at_s:
-        record.end_pause()
+    record.end_pause_if_over(ledger.now_s)
     for resident in record.residents.values():
         _send_off(ledger, record, resident)
     if record.line or record.wish_at_s is not None:
@@ -198,7 +197,8 @@ class _Room:
         has_wishes = any(record.wants_another or record.is_preload_due for record in ledger.awake.values())
         self._residents = {resident.worker: resident for resident in ledger.residents}
         has_evicting = any(resident.is_evicting for resident in self._residents.values())
-        if not (demands or has_wishes or has_evicting or ledger.is_home_wanted or ledger.has_surplus):
+        is_home_due = ledger.is_home_wanted and not self._residents
+        if not (demands or has_wishes or has_evicting or is_home_due or ledger.has_surplus):
             return  # nearly always: a request came or went and nobody lacks a worker
         self._free = ledger.free
         self._soon = dict(self._free)
@@ -345,21 +345,24 @@ class _Room:
                 self._spawn(record, placement, is_preload=True)
                 return
             record.is_preload_due = False
+            if record.policy.unavailable is None:
+                refusal = reasons.not_preloaded(record, ledger.shortage(record), ledger.limits)
+                if not ledger.options_of(record):
+                    refusal = reasons.too_large(record, ledger.devices)
+                ledger.actions.append(RefuseLoad(record.policy.name, refusal.detail))
 
     def _bring_home(self) -> None:
         """The models to come home to are on their way if nothing else is loaded any more."""
         ledger = self._ledger
-        if not ledger.is_home_wanted:
+        if not ledger.is_home_wanted or ledger.residents:
             return
-        ledger.is_home_wanted = False
-        if ledger.residents:
-            return
-        for record in ledger.records.values():
-            if record.policy.home and not record.is_removed and not record.is_doomed:
-                placement = self._fits(record)
-                if placement is not None:
-                    ledger.wake(record)
-                    self._spawn(record, placement, is_preload=True)
+        for record in ledger.homes:
+            record.end_pause_if_over(ledger.now_s)
+            placement = None if record.is_doomed else self._fits(record)
+            if placement is not None:
+                ledger.is_home_wanted = False
+                ledger.wake(record)
+                self._spawn(record, placement, is_preload=True)
 
 
 def _demands(ledger: FleetLedger) -> list[_Demand]:

@@ -12,13 +12,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
+from router.devices import MachineMemory
 
 logger = logging.getLogger(__name__)
 
-_CGROUP = Path("/sys/fs/cgroup")
+_readers = ThreadPoolExecutor(2, thread_name_prefix="readahead")
+"""Reading may take as long as a disk is slow: it must not take threads that requests and starts need."""
 _CHUNK_BYTES = 128 * 1024
 """Of one request to the kernel, which silently cuts off what is longer than its own window. Source:
 mm/readahead.c, force_page_cache_ra."""
@@ -31,15 +33,14 @@ class ReadAhead:
 
     def __init__(self, available: Callable[[], int] | None = None) -> None:
         """`available` returns how many bytes may be read; None = what is free on this machine or in this container."""
-        self._available = available or available_bytes
+        self._available = available or _free_bytes
         self._is_cancelled = threading.Event()
         self._reading: asyncio.Future[None] | None = None
 
     def start(self, paths: Sequence[Path]) -> None:
         """The files are being read in this order, where the system can do that. To be called once."""
         if hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT"):  # not on macOS
-            # A thread of the loop's, which is there already: making one would keep the loop waiting until it runs.
-            self._reading = asyncio.get_running_loop().run_in_executor(None, self._run, list(paths))
+            self._reading = asyncio.get_running_loop().run_in_executor(_readers, self._run, list(paths))
 
     def cancel(self) -> None:
         """Soon nothing more is read."""
@@ -86,14 +87,5 @@ def cached_share(fd: int) -> float:
     return num_cached / _NUM_SAMPLES
 
 
-def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Return the memory that the page cache may take without anybody having to give some back."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
-        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
-        statistics = (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):  # no container, or one without a limit
-        return available
-    cached = sum(int(line.split()[1]) for line in statistics if line.startswith(("inactive_file ", "active_file ")))
-    return min(available, max(0, limit - used + cached))
+def _free_bytes() -> int:
+    return MachineMemory().free_bytes()

@@ -30,11 +30,21 @@ class Refusal:
 class Shortage:
     """Memory that a model lacks on one device. Units: bytes."""
 
-    device: str
+    device: Device
     needed: int
     free: int
     """Below 0 when others have taken what workers had."""
     used_by_others: int
+
+    @property
+    def words(self) -> str:
+        """What is lacking, and what bounds it: the configured budget, or what other programs use."""
+        name = self.device.id
+        need = f"it needs {_gigabytes(self.needed)} on {name}, where {_gigabytes(max(0, self.free))} "
+        unbudgeted = self.device.total_bytes - self.device.headroom_bytes - self.used_by_others
+        if self.device.budget_bytes is not None and self.device.budget_bytes <= unbudgeted:
+            return f"{need}of the {_gigabytes(self.device.budget_bytes)} for models (devices.{name}.budget) are free"
+        return f"{need}are free and other programs use {_gigabytes(self.used_by_others)}"
 
 
 def shutting_down() -> Refusal:
@@ -78,6 +88,16 @@ def failed_model(record: ModelRecord, now_s: float) -> Refusal:
     return Refusal(RefusalKind.UNAVAILABLE, words, retry_after_s)
 
 
+def not_preloaded(record: ModelRecord, shortage: Shortage | None, limits: FleetLimits) -> Refusal:
+    """Return why a model is not loaded at the start: what is loaded already is not unloaded for a preload."""
+    limit = f"limits.max_loaded is {limits.max_loaded}"
+    return Refusal(
+        RefusalKind.UNAVAILABLE,
+        f"Model '{record.policy.name}' is not preloaded, because there is no room beside what is loaded: "
+        f"{limit if shortage is None else shortage.words}. Its first request loads it.",
+    )
+
+
 def pinned_out(record: ModelRecord, max_loaded: int | None, pinned: Iterable[str]) -> Refusal:
     """Return the refusal for a model that no room can ever be made for."""
     names = ", ".join(f"'{other}'" for other in pinned)
@@ -102,7 +122,13 @@ def too_large(record: ModelRecord, devices: Sequence[Device]) -> Refusal:
         wanted = [known[id_] for id_ in policy.devices] or list(devices)
         offers = "; ".join(_offer(device) for device in wanted)
         words = f"it needs {_demand(footprint, wanted)}, and it would have to fit into this: {offers}"
+    if missing:
+        return Refusal(
+            RefusalKind.TOO_LARGE, f"Model '{policy.name}' has no place to run: {words}. Correct its `device`."
+        )
     advice = "Lower its `context`, `slots` or cache types, take a smaller file"
+    if budgets := [f"devices.{device.id}.budget" for device in devices if device.budget_bytes is not None]:
+        advice += f", raise {' or '.join(budgets)}"
     if policy.gpu_layers != 0 and any(device.is_gpu for device in devices) and not policy.is_partial_allowed:
         advice += ", or allow the CPU to compute a part of it with `gpu_layers: auto`"
     return Refusal(RefusalKind.TOO_LARGE, f"Model '{policy.name}' does not fit on this machine: {words}. {advice}.")
@@ -174,7 +200,7 @@ def waits_for(
             case WorkerState.STARTING | WorkerState.LOADING:
                 return f"'{name}' to load"
             case WorkerState.READY:
-                return f"a free place on '{name}', where {_requests(own)} running"
+                return f"a free place on '{name}', where {_requests(own)} running or next"
             case _:
                 return f"'{name}' to unload before it can be loaded again ({_condition(own)})"
     others = sorted(residents, key=lambda other: (not other.is_leaving, other.worker))
@@ -182,11 +208,7 @@ def waits_for(
     if len(others) > 3:
         shown.append(f"{len(others) - 3} more")
     if shortage is not None:
-        need = f"memory: it needs {_gigabytes(shortage.needed)} on {shortage.device}, where "
-        need += f"{_gigabytes(max(0, shortage.free))} are free"
-        if shortage.used_by_others:
-            need += f" and other programs use {_gigabytes(shortage.used_by_others)}"
-        return need + (f"; {', '.join(shown)}" if shown else "")
+        return f"memory: {shortage.words}" + (f"; {', '.join(shown)}" if shown else "")
     if not others or limits.max_loaded is None:
         return f"'{name}' to start"
     return f"room among the loaded models (limits.max_loaded is {limits.max_loaded}): {', '.join(shown)}"

@@ -21,12 +21,10 @@ from router.auth import KeyProblem, KeyRing, load_key_ring
 from router.body import BodyMemory
 from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
-from router.catalog_files import Locate, load_catalog
+from router.catalog_files import Locate, load_catalog, named_files
 from router.catalog_problems import CatalogError, Problem
-from router.catalog_scalars import resolve_path
 from router.errors import ShuttingDown
 from router.host_guard import HostGuard, is_loopback
-from router.references import PathReference, parse_reference
 from router.settings import RouterSettings
 from router.watcher import Sight, look
 
@@ -249,11 +247,11 @@ def body_memory_bytes(settings: RouterSettings, limits: Limits) -> int:
 
 
 def files_of(catalog: Catalog, path: Path, settings: RouterSettings) -> Iterator[Path]:
-    """Return everything that `path` and the keys are read from, and model files that are missing."""
+    """Return everything that `path` and the keys are read from, and model files, missing ones too."""
     named: list[Path | None] = [path, settings.api_key_file]
     named += [spec.chat_template_file for spec in catalog.models.values()]
     named += [key.file for key in catalog.keys]
-    named += [_missing_file(spec) for spec in catalog.models.values() if spec.problem is not None]
+    named += [file for spec in catalog.models.values() for file in named_files(spec)]
     for file in _distinct(named):
         try:
             yield file.expanduser()
@@ -271,14 +269,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _missing_file(spec: ModelSpec) -> Path | None:
-    """Return the file without which the model is unavailable, if it is named by its path."""
-    if spec.remote is not None:
-        return None
-    reference = parse_reference(spec.source)
-    return resolve_path(reference.path, spec.base_dir) if isinstance(reference, PathReference) else None
 
 
 def _distinct(paths: Iterable[Path | None]) -> list[Path]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from router.device import NOWHERE, Device, Footprint, Placement
 from router.events import ExitReason, LeaseId, ModelPolicy, WorkerExit, WorkerId
 from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
+from router.prefix_memory import PrefixMemory
 from router.waiting import WaitingLine
 
 LEAVING = frozenset({WorkerState.DRAINING, WorkerState.STOPPING})
 """States in which a worker takes no new leases any more."""
-
-MAX_PREFIXES = 4096
-"""Hashes that are remembered of each worker."""
 
 
 @dataclass(slots=True)
@@ -45,8 +44,7 @@ class Resident:
     """Leases that it really serves at the same time; further ones wait right behind them."""
     leases: dict[LeaseId, str | None] = field(default_factory=dict)
     """Granted and not released yet, each with its key's id."""
-    prefixes: dict[int, None] = field(default_factory=dict)
-    """Hashes of the conversations that it has served lately, the latest last."""
+    prefixes: PrefixMemory = field(default_factory=PrefixMemory)
     outdated_since_s: float | None = None
     """Since when the configuration is another one than it was started with."""
     must_leave: bool = False
@@ -81,17 +79,22 @@ class Resident:
         """One more request may go there now."""
         return self.state is WorkerState.READY and not self.must_leave and len(self.leases) < self.max_leases
 
-    def remember(self, prefixes: tuple[int, ...]) -> None:
-        """The conversation with these beginnings counts as one that it has served last."""
-        for prefix in prefixes:
-            self.prefixes.pop(prefix, None)
-            self.prefixes[prefix] = None
-        while len(self.prefixes) > MAX_PREFIXES:
-            del self.prefixes[next(iter(self.prefixes))]
+    def can_take(self, num_replicas: int) -> bool:
+        """Return whether one more request may go there now, if the model may have so many workers.
 
-    def match(self, prefixes: tuple[int, ...]) -> int:
-        """Return how far it knows a conversation, in beginnings: they get longer, and some were served here."""
-        return max((index for index, prefix in enumerate(prefixes, 1) if prefix in self.prefixes), default=0)
+        Where another worker could serve it, a request does not go to wait behind the slots of this one: it could not
+        be taken back.
+        """
+        return self.has_free_lease and (num_replicas == 1 or len(self.leases) < self.slots)
+
+    @property
+    def why_stopped(self) -> str:
+        """Why the router had it stopped, in words for people."""
+        if self.must_leave:
+            return "unloaded by request, or its model was removed"
+        if self.is_evicting:
+            return "unloaded to make room for another model"
+        return "replaced, because its configuration has changed" if self.is_retired else "unloaded, because it was idle"
 
     def leave_by(self, deadline_s: float) -> None:
         """It has to go, and what still runs on it then is cut off at the earliest deadline ever set."""
@@ -142,8 +145,8 @@ class ModelRecord:
     """What a worker needs; None = not known yet."""
     load_s: float = 1.0
     """How long its loads take, as far as it is known."""
-    kept_view: object = None
-    """How it looked when it was last looked at and at rest; for `fleet_views.py` alone."""
+    kept_view: tuple[tuple[object, ...], Any] | None = None
+    """How it looked when it was last looked at and at rest, and what that depends on; for `fleet_views.py` alone."""
     options: Options | None = None
     """Where it could go, as it was last asked for."""
 
@@ -187,17 +190,16 @@ class ModelRecord:
     def choose(self, free: Sequence[Resident], prefixes: tuple[int, ...]) -> Resident:
         """Return which of the workers with a free lease serves a conversation with these beginnings.
 
-        The one that knows most of it, unless it is busy while another is not; else the least loaded. Those that will
-        stay before those with another configuration than the present one, or beyond `replicas`.
+        The one that knows most of it, of those with a free slot; else the least loaded. Those that will stay before
+        those with another configuration than the present one, or beyond `replicas`.
         """
         if len(free) == 1:
             return free[0]
         newest = [resident for resident in free if not self.is_outdated(resident)] or list(free)
         newest = [resident for resident in newest if not self.is_one_too_many(resident)] or newest
         least = min(newest, key=lambda resident: (len(resident.leases) / resident.slots, resident.worker))
-        best = max(newest, key=lambda resident: (resident.match(prefixes), -len(resident.leases)))
-        is_welcome = len(best.leases) < best.slots or len(best.leases) <= len(least.leases)
-        return best if best.match(prefixes) and is_welcome else least
+        best = max(newest, key=lambda resident: (resident.prefixes.match(prefixes), -len(resident.leases)))
+        return best if best.prefixes.match(prefixes) else least
 
     @property
     def is_awake(self) -> bool:
@@ -309,6 +311,11 @@ class ModelRecord:
         if self.rest is not WorkerState.UNLOADED:
             self.rest = advance(self.rest, WorkerState.UNLOADED)
 
+    def end_pause_if_over(self, now_s: float) -> None:
+        """It may start now if the time of its pause has passed."""
+        if self.rest is not WorkerState.UNLOADED and now_s >= self.retry_at_s:
+            self.end_pause()
+
     def rest_state(self, now_s: float) -> WorkerState:
         """Return what it is without a resident: a BACKOFF that is over counts as UNLOADED."""
         if self.rest is WorkerState.BACKOFF and now_s >= self.retry_at_s:
@@ -337,6 +344,8 @@ class ModelRecord:
         is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
         if is_timed_out:
             exit_ = self._as_load_timeout(exit_)
+        if exit_.reason is ExitReason.STOPPED and resident.ready_at_s is not None:
+            exit_ = replace(exit_, detail=resident.why_stopped)
         if resident.hung_detail is not None:
             exit_ = replace(exit_, reason=ExitReason.HUNG, detail=resident.hung_detail)
         was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None

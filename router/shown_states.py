@@ -11,7 +11,7 @@ from router.fleet_views import ModelView
 from router.lifecycle import WorkerState
 
 UNAVAILABLE = "unavailable"
-"""It cannot be started at all: its file or its template is not there, say."""
+"""It cannot be started at all: its file or its template is not there, or it fits on no device."""
 DOWNLOADING = "downloading"
 """Its file is being fetched."""
 REMOTE = "remote"
@@ -38,17 +38,19 @@ _LLAMA_SERVER_WORDS = {
 def shown_state(spec: ModelSpec, view: ModelView | None, *, is_fetching: bool) -> str:
     """Return the state of a model, one of `STATES`."""
     if spec.remote is not None:
-        return REMOTE
+        return REMOTE if spec.problem is None else UNAVAILABLE
     if view is not None and view.state is not WorkerState.UNLOADED:
         return DOWNLOADING if is_fetching and view.state is WorkerState.STARTING else view.state.value
-    return UNAVAILABLE if spec.problem is not None else WorkerState.UNLOADED.value
+    is_impossible = spec.problem is not None or (view is not None and view.impossible is not None)
+    return UNAVAILABLE if is_impossible else WorkerState.UNLOADED.value
 
 
 def shown_reason(spec: ModelSpec, view: ModelView | None) -> str | None:
     """Return why a model cannot be used now; None when nothing is known against it."""
     if view is not None and view.state in (WorkerState.BACKOFF, WorkerState.FAILED) and view.last_exit is not None:
         return view.last_exit.detail
-    return spec.problem
+    is_impossible = view is not None and not view.residents and spec.problem is None
+    return view.impossible if view is not None and is_impossible else spec.problem
 
 
 def has_failed(view: ModelView | None) -> bool:
@@ -59,7 +61,7 @@ def has_failed(view: ModelView | None) -> bool:
 def llama_server_state(spec: ModelSpec, view: ModelView | None, *, is_fetching: bool) -> str:
     """Return the same in llama-server's words."""
     if spec.remote is not None:
-        return "loaded"
+        return "loaded" if spec.problem is None else "unloaded"
     state = WorkerState.UNLOADED if view is None else view.state
     if state is WorkerState.STARTING and is_fetching:
         return DOWNLOADING

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.process import WorkerProcess
+from worker.contract import SPARE_ARGUMENT
 
 logger = logging.getLogger(__name__)
-
-SPARE_ARGUMENT = "--spare"
 
 REFILL_AFTER_S = 0.5
 """From the end of the last load: the request that has caused it is being answered."""
@@ -64,7 +63,7 @@ class SparePool:
 
     @property
     def num_ready(self) -> int:
-        """Processes that could be taken."""
+        """Processes that could be taken. For whoever watches: `take` alone decides."""
         return len(self._spares)
 
     def resize(self, size: int) -> None:

@@ -36,6 +36,7 @@ from router.events import (
     ModelSized,
     PlaceWorker,
     RefuseLease,
+    RefuseLoad,
     ShutdownRequested,
     SpawnWorker,
     StopWorker,
@@ -49,13 +50,12 @@ from router.events import (
 from router.fetch.protocol import FetchProgress
 from router.fleet import Fleet, FleetSnapshot
 from router.fleet_log import FleetLog
-from router.footprints import Footprints
 from router.gguf_header import GgufHeader
 from router.ground import Ground
 from router.launch import capped_context, effective_context, worker_command, worker_environment
 from router.leases import Lease, Tickets
 from router.log_tail import LogTail
-from router.machine_watch import MachineWatch
+from router.machine_watch import MachineWatch, make_machine_watch
 from router.metrics import RouterMetrics
 from router.model_headers import ModelHeaders
 from router.runtime_dir import RuntimeDir
@@ -69,6 +69,8 @@ logger = logging.getLogger(__name__)
 
 _SURVEY_WAIT_S = 2.0
 """How long the start waits for model headers: the first listing should show contexts, a slow disk may not stop it."""
+_DEVICES_WAIT_S = 2.0
+"""The same for devices; workers wait for them, the server need not."""
 _REAP_MARGIN_S = 5.0
 """Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
 _TIMER_MARGIN_S = 0.001
@@ -97,7 +99,6 @@ class Supervisor:
         device_monitor: DeviceMonitor | None = None,
     ) -> None:
         """`runtime_dir` is the folder in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`.
-
         `cache_dir` is where it is kept what passes and models cost on this machine; None = nothing is measured or
         kept. Without a `device_monitor` memory is not looked at.
         """
@@ -132,15 +133,17 @@ class Supervisor:
         runtime = RuntimeDir.create(self._runtime_parent)
         command, environ = worker_command(self._worker_command), dict(os.environ)
         if self._monitor is not None:
-            folder = None if self._cache_dir is None else self._cache_dir / "footprints"
-            self._machine = MachineWatch(
+            self._machine = make_machine_watch(
                 self._monitor,
-                lambda on_known, fits: Footprints(folder, self._store, self._headers, on_known, could_fit=fits),
+                cache_dir=self._cache_dir,
+                store=self._store,
+                headers=self._headers,
                 emit=self._dispatch,
                 runs=self._runs.values,
                 waits_for_room=lambda: self._fleet.waits_for_room,
             )
-            await self._machine.discover(self.catalog)
+            finding = self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")
+            await asyncio.wait({finding}, timeout=_DEVICES_WAIT_S)
         machine = self._machine
         devices = machine.devices if machine is not None else {}
         self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
@@ -151,8 +154,7 @@ class Supervisor:
             runtime=runtime,
             command=command,
             environ=environ,
-            calibration_dir=None if self._cache_dir is None else self._cache_dir / "calibration",
-            prompts_dir=None if self._cache_dir is None else self._cache_dir / "prompts",
+            cache_dir=self._cache_dir,
             emit=self._dispatch,
             spares=self._spares,
             machine=machine,
@@ -161,8 +163,8 @@ class Supervisor:
         survey = self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
         await asyncio.wait({survey}, timeout=_SURVEY_WAIT_S)
         if machine is not None:
-            self._survey = self._tasks.spawn(machine.survey(self.catalog), "survey of needs")
-            self._tasks.spawn(machine.run(), "machine watch")
+            self._survey = self._tasks.spawn(self._look_again(machine, self.catalog), "survey of needs")
+            machine.start()
         self._dispatch(Tick())
         self._spares.resize(self.catalog.spares)
 
@@ -242,6 +244,8 @@ class Supervisor:
     def set_catalog(self, catalog: Catalog) -> None:
         """From now on `catalog` is what is served; workers that still fit it are left alone."""
         self.catalog = catalog
+        for name in self._last_logs.keys() - catalog.models.keys():
+            del self._last_logs[name]
         for run in self._runs.values():
             run.adopt(catalog.models.get(run.worker.model))
         self._tasks.spawn(self._headers.survey(list(catalog.models.values())), "survey")
@@ -288,10 +292,6 @@ class Supervisor:
         alive = [(run.worker, run.log) for run in self._runs_of(model)]
         return alive or self._last_logs.get(model, [])
 
-    def log_tail(self, model: str) -> str:
-        """Return the last lines that the model's worker printed, the last dead one's if none is alive."""
-        return "".join(log.text() for _, log in self.logs(model)[:1])
-
     def header_of(self, spec: ModelSpec) -> GgufHeader | None:
         """Return what the model's file says of itself; None = it is not here, or has not been read."""
         return self._headers.get(spec)
@@ -307,7 +307,7 @@ class Supervisor:
     def _dispatch(self, event: Event) -> None:
         """The fleet has handled `event` and everything that followed from it, unless this is called meanwhile."""
         self._events.append(event)
-        if self._is_draining_events:
+        if self._is_draining_events or self._ground is None:
             return
         self._is_draining_events = True
         least_s = _AFTER_FAULT_S
@@ -346,10 +346,14 @@ class Supervisor:
             case StopWorker(worker):
                 if (run := self._runs.get(worker)) is not None:
                     run.stop(action)
+                else:
+                    self._dispatch(WorkerExited(worker, WorkerExit(ExitReason.STOPPED, "it was never started")))
             case GrantLease(lease_id, worker):
                 self._grant(lease_id, worker)
             case RefuseLease():
                 self._tickets.refuse(action)
+            case RefuseLoad(model, detail):
+                self._log.load_refused(model, detail)
             case _:
                 assert_never(action)
 

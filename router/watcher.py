@@ -30,6 +30,8 @@ _MAX_BYTES: Final = 16 * 2**20
 """More than the largest file that is ever read; what lies behind is told by the size alone."""
 
 Marks = tuple[int, ...]
+_MODEL: Final[Marks] = ()
+"""Model files, of which there may be thousands, are looked at with every rereading only."""
 Sight = Mapping[Path, str]
 """What each file holds: a digest, or why it has none."""
 
@@ -56,8 +58,10 @@ def marks_of(path: Path) -> Marks | None:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode) or is_model_name(path.name):
+    if not stat.S_ISREG(found.st_mode):
         return None
+    if is_model_name(path.name):
+        return _MODEL
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -92,7 +96,7 @@ def look(files: Iterable[Path]) -> dict[Path, str]:
 
 
 def _content(path: Path) -> str:
-    """Return a digest of a file; of a folder or a model file, what a catalogue is made from: names, and sizes.
+    """Return a digest of a file; of a folder or a model file, what a catalogue is made from: names, sizes and times.
 
     A model file that grows is still being copied.
     """
@@ -100,7 +104,7 @@ def _content(path: Path) -> str:
         if path.is_dir():
             return _digest(repr(sorted(_models_in(path))).encode())
         if is_model_name(path.name):
-            return repr([_size(path.with_name(part)) for part in all_parts(path.name)])
+            return repr([_size_and_time(path.with_name(part)) for part in all_parts(path.name)])
         if not path.is_file():  # a pipe would block
             return "no regular file" if path.exists() else "nothing"
         with path.open("rb") as file:
@@ -109,8 +113,11 @@ def _content(path: Path) -> str:
         return f"unreadable: {getattr(error, 'strerror', None) or error}"
 
 
-def _size(file: Path) -> int | None:
-    return file.stat().st_size if file.is_file() else None
+def _size_and_time(file: Path) -> tuple[int, int] | None:
+    if not file.is_file():
+        return None
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _models_in(folder: Path) -> Iterable[tuple[str, int]]:

@@ -34,15 +34,15 @@ from router.fleet_log import fields
 from router.gguf_header import GgufError
 from router.ground import Ground
 from router.hooks import HookEvent, HookFailed, Occasion
-from router.launch import build_launch_spec, capped_context, capped_threads, default_max_leases, worker_environment
+from router.launch import build_launch_spec, capped_context, capped_threads, worker_environment
 from router.log_tail import LogTail
 from router.process import WorkerProcess
 from router.readahead import ReadAhead
 from router.status import has_moved
-from router.worker_devices import find_mismatch
+from router.worker_devices import find_mismatch, status_outside
 from router.worker_files import Delivery, WorkerFiles
 from router.worker_session import WorkerSession
-from worker.contract import Control, ControlOp, LaunchSpec, ModelFacts, Phase, WorkerStatus
+from worker.contract import Control, ControlOp, LaunchSpec, ModelFacts, Phase, WorkerStatus, default_max_leases
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,8 @@ class WorkerRun:
             exit_ = await self._live()
         finally:
             self.is_over.set()
+            if self._process is not None:
+                self._process.kill()  # it is gone, unless a fault of ours has ended this run before it
             self._end_load()
             self._socket_path.unlink(missing_ok=True)
             was_killed = self._process is not None and self._process.is_escalated
@@ -213,7 +215,7 @@ class WorkerRun:
             return WorkerExit(ExitReason.SPAWN_FAILED, f"cannot start {self._ground.command[0]}: {error}")
         exit_ = await process.wait()
         if self._ground.machine is not None:
-            await self._ground.machine.wait_for_memory(self.placement)
+            await self._ground.machine.wait_for_memory(self.worker, self.placement)
         return exit_
 
     async def _start(self) -> WorkerProcess:
@@ -263,8 +265,8 @@ class WorkerRun:
             num_threads=self.num_threads,
             placement=self.placement,
             devices=devices,
-            calibration_dir=self._ground.calibration_dir,
-            prompts_dir=self._ground.prompts_dir,
+            calibration_dir=self._ground.cache_folder("calibration"),
+            prompts_dir=self._ground.cache_folder("prompts"),
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
         )
@@ -276,6 +278,9 @@ class WorkerRun:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, which an order to stop cancels."""
+        if self._stop is not None:
+            work.close()
+            raise _Stopped
         self._preparation = asyncio.get_running_loop().create_task(work)
         result: T = await self._preparation
         if self._stop is not None:
@@ -338,9 +343,10 @@ class WorkerRun:
     def _on_status(self, status: WorkerStatus) -> None:
         if self.is_over.is_set():
             return
+        status = status_outside(status, self.placement, self._ground.devices)
         before, self._status = self._status, status
         self._ground.metrics.status_received(self.worker, status)
-        if self.ready_at_s is not None:
+        if self.ready_at_s is not None or self._stop is not None:
             return
         if status.phase is Phase.READY:
             self._become_ready(status)
@@ -365,6 +371,6 @@ class WorkerRun:
             self._check_placement(status.facts)
 
     def _check_placement(self, facts: ModelFacts) -> None:
-        self.mismatch = find_mismatch(self.placement, self._ground.devices, facts)
+        self.mismatch = find_mismatch(self.placement, facts)
         if self.mismatch is not None:
             logger.error("%s: %s", self.worker.model, self.mismatch, extra=fields(self.worker.model, "ready"))

@@ -52,7 +52,7 @@ class WorkerSession:
 
     @property
     def num_connections(self) -> int:
-        """How many connections there are, idle ones and busy ones."""
+        """How many connections there are, idle ones and busy ones. For whoever watches: one too many is a leak."""
         return len(self._connections)
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> WorkerReply:
@@ -186,7 +186,7 @@ class _Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """See `WorkerReply.release`."""
-        if self._is_complete:
+        if self._is_complete and not self._pieces:
             self._become_idle()
         elif self._pieces or self._num_missing > len(b"\r\n") or self._is_paused:
             self.cut()

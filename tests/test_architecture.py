@@ -29,7 +29,7 @@ ROUTER_LAYERS = {
         account catalog_diff catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals
         catalog_scalars catalog_schema catalog_sections catalog_values device_facts dialects exits fleet
         fleet_ledger fleet_views footprint footprint_parts host_guard launch lease_errors lifecycle liveness
-        log_tail placement prefixes pump reasons reply_reader resident shown_states threads waiting
+        log_tail placement prefix_memory prefixes pump reasons reply_reader resident shown_states threads waiting
         worker_devices worker_totals
     """,
     2: """

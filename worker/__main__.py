@@ -11,7 +11,8 @@ from typing import NoReturn
 
 _STARTED_AT_S = time.monotonic()
 
-from worker.lifeline import SPARE_ARGUMENT, Lifeline, die_with_parent  # noqa: E402 - the clock starts before the imports
+from worker.contract import SPARE_ARGUMENT  # noqa: E402 - the clock starts before the imports
+from worker.lifeline import Lifeline, die_with_parent  # noqa: E402
 
 
 def main() -> NoReturn:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.contract import Control, ControlOp, ExitCode, LaunchSpec, Phase, WorkerStatus
+from worker.contract import Control, ControlOp, ExitCode, LaunchSpec, Phase, WorkerStatus, default_max_leases
 from worker.engine.errors import LoadFailed, OutOfMemory
 from worker.lifeline import Lifeline
 from worker.loading import Loaded, load
@@ -115,12 +115,11 @@ class Life:
 
     def status(self) -> WorkerStatus:
         """Return the snapshot that the status link shows."""
-        slots = self._spec.engine.slots
         status = WorkerStatus(
             phase=self._phase,
             progress=self._progress,
             at_s=time.monotonic(),
-            max_leases=slots + max(2, slots // 4),
+            max_leases=default_max_leases(self._spec.engine.slots),
             num_threads=self._num_threads,
             load_seconds=self._load_seconds,
         )

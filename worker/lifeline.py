@@ -19,9 +19,6 @@ from typing import NoReturn
 
 from worker.contract import Control, ExitCode, LaunchSpec
 
-SPARE_ARGUMENT = "--spare"
-"""Of a process that is told only later what to load."""
-
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_S = 1.0
 _MAX_LINE_BYTES = 16 * 2**20

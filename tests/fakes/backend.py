@@ -156,6 +156,7 @@ class FakeBackend:
                 self._disown(seq_id, num_tokens)
                 self.num_restored += 1
             case Forget(blob_id):
+                assert blob_id in self.blobs or self.has_failed, "a blob is forgotten that is not there"
                 self.blobs.pop(blob_id, None)
             case Wipe():
                 for owner in list(self._rows):

@@ -7,11 +7,10 @@ the fleet is never judged by its own memory.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from router.device import Device, Footprint, Placement
+from router.device import Placement
 from router.events import (
     Action,
     CatalogChanged,
@@ -28,7 +27,6 @@ from router.events import (
     ModelPolicy,
     ModelSized,
     PlaceWorker,
-    RefusalKind,
     RefuseLease,
     ShutdownRequested,
     SpawnWorker,
@@ -45,40 +43,21 @@ from router.events import (
     WorkerStarted,
 )
 from router.fleet import Fleet
+from tests.fakes.world_books import Books
 from tests.fakes.world_parts import Behaviour, Fate, Outcome, Process, Request
 
 __all__ = ["Behaviour", "Fate", "Outcome", "Process", "Request", "World"]
 
 
 @dataclass
-class World:
+class World(Books):
     """A fleet, its processes and its clients, on a clock that only moves when told."""
-
-    models: Mapping[str, ModelPolicy]
-    limits: FleetLimits
-    hold_s: float | None = None
-    """How long each granted lease is held; None = until it is released by hand."""
-    devices: tuple[Device, ...] = ()
-    footprints: dict[str, Footprint] = field(default_factory=dict)
-    """What a worker of each model really needs; the fleet knows it when a start has found out, or before if told."""
-    used_by_others: dict[str, int] = field(default_factory=dict)
-    now_s: float = 100.0
-    behaviours: dict[str, Behaviour] = field(default_factory=dict)
-    processes: dict[WorkerId, Process] = field(default_factory=dict)
-    requests: dict[LeaseId, Request] = field(default_factory=dict)
-    spawns: list[tuple[float, WorkerId]] = field(default_factory=list)
-    history: list[Event] = field(default_factory=list)
-    num_ticks: int = 0
-    is_shutting_down: bool = False
 
     def __post_init__(self) -> None:
         self.fleet = Fleet(self.models, self.limits)
         self._agenda: list[tuple[float, int, Event]] = []
-        self._open: dict[LeaseId, Request] = {}  # those that wait or run
         self._num_planned = 0
-        self._wished: set[str] = {name for name, policy in self.models.items() if policy.preload}
-        self._failed: set[str] = set()  # with their present configuration
-        self._known: dict[str, Footprint] = {}  # what the fleet has been told last
+        self.wished = {name for name, policy in self.models.items() if policy.preload}
         if self.devices:
             self.send(DevicesChanged(self.devices))
         self.send(Tick())
@@ -89,13 +68,13 @@ class World:
         """Return a request for `model` that has just been made."""
         lease_id = LeaseId(len(self.requests) + 1)
         made = Request(lease_id, model, priority, key_id, self.now_s)
-        self.requests[lease_id] = self._open[lease_id] = made
+        self.requests[lease_id] = self.open[lease_id] = made
         self.send(LeaseRequested(lease_id, model, priority, key_id))
         return made
 
     def release(self, lease_id: LeaseId) -> None:
         """The client of this lease is gone."""
-        request = self._open.pop(lease_id, None)
+        request = self.open.pop(lease_id, None)
         if request is not None:
             if request.worker in self.processes:
                 self.processes[request.worker].last_used_s = self.now_s
@@ -124,8 +103,8 @@ class World:
 
     def load(self, model: str) -> None:
         """The operator asks for `model`."""
-        self._wished.add(model)
-        self._failed.discard(model)
+        self.wished.add(model)
+        self.failed.discard(model)
         for process in self.of(model):
             if process.is_ready and process.go_by_s is None:
                 process.last_used_s = self.now_s
@@ -133,16 +112,16 @@ class World:
 
     def unload(self, model: str) -> None:
         """The operator wants `model` gone."""
-        self._excuse(model, self.limits.drain_timeout_s)
+        self.excuse(model, self.limits.drain_timeout_s)
         self.send(UnloadRequested(model))
 
     def change(self, models: Mapping[str, ModelPolicy], limits: FleetLimits | None = None) -> None:
         """The configuration is another one."""
         limits = limits or self.limits
         for name in self.models.keys() - models.keys():
-            self._excuse(name, limits.drain_timeout_s)
-        self._wished |= {name for name, policy in models.items() if policy.preload}
-        self._failed -= {
+            self.excuse(name, limits.drain_timeout_s)
+        self.wished |= {name for name, policy in models.items() if policy.preload}
+        self.failed -= {
             name
             for name, policy in models.items()
             if name not in self.models or self.models[name].fingerprint != policy.fingerprint
@@ -153,7 +132,7 @@ class World:
     def shut_down(self, drain_s: float = 5.0) -> None:
         """The router is told to stop."""
         for process in self.processes.values():
-            self._excuse(process.worker.model, drain_s)
+            self.excuse(process.worker.model, drain_s)
         self.is_shutting_down = True
         self.send(ShutdownRequested(drain_s))
 
@@ -179,7 +158,7 @@ class World:
 
     def send(self, event: Event) -> None:
         """The fleet knows of `event`, and what it asks for is checked and under way."""
-        self._note(event)
+        self.note(event)
         self.history.append(event)
         actions = self.fleet.handle(event, self.now_s)
         self.fleet.check_integrity()
@@ -190,7 +169,7 @@ class World:
         left_over = self.fleet.handle(Tick(), self.now_s)
         assert left_over == [], f"one event leaves something undecided: {left_over} after {event} and {actions}"
         assert look(self.now_s) == before, f"something changes although nothing happens after {event}"
-        self._expect_nothing_overdue()
+        self.expect_nothing_overdue()
 
     def _state(self, _now_s: float) -> object:
         """Return whatever the fleet decides on."""
@@ -228,17 +207,6 @@ class World:
         if self.now_s < due_s:
             assert self.fleet.handle(Tick(), self.now_s) == [], "a deadline was not announced"
 
-    # --- what can be asked -------------------------------------------------------------------------------
-
-    def of(self, model: str) -> list[Process]:
-        """Return the live processes of `model`."""
-        return [process for process in self.processes.values() if process.worker.model == model]
-
-    def with_fate(self, fate: Fate) -> list[Request]:
-        """Return the requests that wait, or those that run, oldest first."""
-        assert fate in (Fate.QUEUED, Fate.GRANTED), "the others are in `requests`"
-        return [request for request in self._open.values() if request.fate is fate]
-
     # --- actions, checked --------------------------------------------------------------------------------
 
     def _perform(self, action: Action) -> None:
@@ -246,35 +214,28 @@ class World:
             case SpawnWorker(worker, placement):
                 self._spawn(worker, placement)
             case PlaceWorker(worker, placement):
-                self._place(self.processes[worker], placement)
+                self._replace(self.processes[worker], placement)
             case StopWorker(worker, _, reason):
                 self._stop(worker, reason)
             case GrantLease(lease_id, worker):
                 self._grant(self.requests[lease_id], self.processes[worker])
             case RefuseLease(lease_id):
-                self._refuse(self.requests[lease_id], action)
+                self.note_refusal(self.requests[lease_id], action)
+
+    def _replace(self, process: Process, placement: Placement) -> None:
+        if process.is_started or process.is_stopping:
+            process.reserved = placement.reserved  # this is what it turned out to need, whether or not it fits
+        else:
+            self.place(process, placement)
 
     def _spawn(self, worker: WorkerId, placement: Placement) -> None:
-        assert not self.is_shutting_down, "a worker starts while the router stops"
+        self.expect_spawn_is_right(worker)
         policy = self.models[worker.model]
-        assert policy.unavailable is None, "a worker starts for a model that cannot start"
-        own = self.of(worker.model)
-        assert all(other.worker.replica != worker.replica for other in own), "two incarnations of one replica are alive"
-        new = [other for other in own if other.fingerprint == policy.fingerprint and not other.is_stopping]
-        assert len(new) < policy.replicas, "more workers than replicas"
-        assert all(
-            worker > earlier
-            for _, earlier in self.spawns
-            if earlier.model == worker.model
-            if earlier.replica == worker.replica
-        )
-        if self.limits.max_loaded is not None:
-            assert len(self.processes) < self.limits.max_loaded, "more workers than max_loaded"
         behaviour = self.behaviours.get(worker.model, Behaviour())
         self.spawns.append((self.now_s, worker))
         process = Process(worker, policy.fingerprint, behaviour, self.now_s, self.now_s)
         self.processes[worker] = process
-        self._place(process, placement)
+        self.place(process, placement)
         load_s = behaviour.load_s
         ready = WorkerReady(worker, behaviour.max_leases)
         if behaviour.outcome is Outcome.SPAWN_FAILS:
@@ -289,7 +250,8 @@ class World:
                 if load_s > 1.0:
                     self._plan(load_s / 2, WorkerProgressed(worker))
                 self._plan(load_s, ready)
-                if footprint is not None and behaviour.growth != 1.0:
+                is_on_cpu = policy.gpu_layers == 0 or not any(device.is_gpu for device in self.devices)
+                if footprint is not None and behaviour.growth != 1.0 and is_on_cpu:
                     more = replace(footprint, cpu_bytes=int(footprint.cpu_bytes * behaviour.growth))
                     self._plan(load_s, WorkerSized(worker, more))
             case Outcome.SLOW:
@@ -306,138 +268,14 @@ class World:
             case Outcome.NO_MEMORY:
                 self._plan_exit(load_s, worker, ExitReason.NO_MEMORY, "unable to allocate buffer")
 
-    def _place(self, process: Process, placement: Placement) -> None:
-        """The worker's room is its own: it is there, and nobody else has it."""
-        process.reserved = {}
-        policy = self.models[process.worker.model]
-        for device in self.devices:
-            taken = sum(other.reserved.get(device.id, 0) for other in self.processes.values())
-            room = device.total_bytes - device.headroom_bytes - self.used_by_others.get(device.id, 0)
-            room = min(room, device.usable_bytes) - taken
-            assert placement.reserved.get(device.id, 0) <= max(0, room), f"{device.id} is promised twice"
-        if placement.reserved and policy.devices:
-            assert set(placement.gpus) == set(policy.devices) - {"CPU"}, "an explicit device is not obeyed"
-        process.reserved = placement.reserved
-
     def _stop(self, worker: WorkerId, reason: ExitReason) -> None:
-        process = self.processes[worker]
-        policy = self.models.get(worker.model)
-        assert not process.is_stopping, "a worker is stopped twice"
-        process.is_stopping = True
-        self._plan_exit(process.behaviour.stop_s, worker, reason, "")
-        is_asked = process.go_by_s is not None
-        is_outdated = policy is not None and policy.fingerprint != process.fingerprint
-        if reason is ExitReason.HUNG:
-            assert process.is_hung, "a worker that lives is killed"
-        elif reason is ExitReason.NO_ROOM:
-            assert not process.is_ready, "a ready worker has its room"
-            assert self.devices, "memory is not looked at"
-        elif reason is ExitReason.LOAD_TIMEOUT:
-            assert policy is not None
-            assert not process.is_ready, "a ready worker cannot run out of load time"
-            assert self.now_s >= process.last_sign_s + policy.load_timeout_s, "its load made progress"
-        elif self._leases_on(worker):
-            assert process.go_by_s is not None, "a worker is stopped under its running requests"
-            assert self.now_s >= process.go_by_s, "a worker is stopped before its requests had their time"
-        elif not process.is_ready:
-            assert is_asked or is_outdated, "a load that somebody pays for is stopped"
-        elif not is_asked and not is_outdated and self._num_current(worker.model) < self.models[worker.model].replicas:
-            assert policy is not None
-            assert not policy.pin, "a pinned worker is stopped"
-            idle_s = self.now_s - process.last_used_s
-            is_idle_for_long = 0 < policy.idle_unload_s <= idle_s + 1e-6
-            is_wanted = self._is_place_wanted(worker.model)
-            assert is_idle_for_long or is_wanted, f"nobody asked for the place of {process}"
-        if is_outdated and policy is not None and (policy.pin or policy.preload):
-            self._wished.add(worker.model)
-
-    def _num_current(self, model: str) -> int:
-        """Return how many ready workers of `model` have the present configuration and may stay."""
-        fingerprint = self.models[model].fingerprint
-        ready = [process for process in self.of(model) if process.is_ready and not process.is_stopping]
-        return sum(process.fingerprint == fingerprint and process.go_by_s is None for process in ready)
-
-    def _is_place_wanted(self, by_others_than: str) -> bool:
-        if self.limits.max_loaded is None and not self.devices:
-            return False
-        for device in self.devices:
-            if sum(process.reserved.get(device.id, 0) for process in self.processes.values()) > device.usable_bytes:
-                return True
-        waiting = {request.model for request in self.with_fate(Fate.QUEUED)} | self._wished
-        return bool(waiting - {by_others_than}) or len(self.processes) > (self.limits.max_loaded or 10_000)
+        self.note_stop(worker, reason)
+        self._plan_exit(self.processes[worker].behaviour.stop_s, worker, reason, "")
 
     def _grant(self, request: Request, process: Process) -> None:
-        worker = process.worker
-        assert request.fate is Fate.QUEUED, "a lease ends twice"
-        assert request.model == worker.model, "a request is answered by another model"
-        assert process.is_ready, "a lease on a worker that is not ready"
-        assert not process.is_stopping, "a lease on a worker that stops"
-        assert process.go_by_s is None, "a lease on a worker that has to go"
-        leases = self._leases_on(worker)
-        assert len(leases) < process.behaviour.max_leases, "a worker is leased too often"
-        granted = [other for other in self.with_fate(Fate.GRANTED) if other.model == request.model]
-        shares = Counter(lease.key_id for lease in granted if lease.worker in self.processes)
-        waiting = [other for other in self.with_fate(Fate.QUEUED) if other.model == request.model]
-        first = min(waiting, key=lambda other: (-other.priority, shares[other.key_id]))
-        assert request is first, "somebody else comes first"
-        request.fate, request.worker, request.ended_s = Fate.GRANTED, worker, self.now_s
-        process.last_used_s = self.now_s
+        self.note_grant(request, process)
         if self.hold_s is not None:
             self._plan(self.hold_s, LeaseReleased(request.lease_id))
-
-    def _refuse(self, request: Request, refusal: RefuseLease) -> None:
-        assert request.fate is Fate.QUEUED, "a lease ends twice"
-        policy = self.models.get(request.model)
-        match refusal.kind:
-            case RefusalKind.UNKNOWN_MODEL:
-                assert policy is None, "a known model is called unknown"
-            case RefusalKind.QUEUE_FULL:
-                assert policy is not None
-                num_waiting = sum(other.model == request.model for other in self.with_fate(Fate.QUEUED))
-                assert num_waiting > policy.max_queue > 0, "the queue is not full"
-            case RefusalKind.QUEUE_TIMEOUT:
-                assert policy is not None
-                assert 0 < policy.queue_timeout_s <= self.now_s - request.since_s + 1e-6, "refused too early"
-            case RefusalKind.SHUTTING_DOWN:
-                assert self.is_shutting_down, "the router does not stop"
-            case RefusalKind.UNAVAILABLE:
-                assert policy is not None
-            case RefusalKind.TOO_LARGE:
-                needed = self._known[request.model].cpu_bytes
-                assert self.devices, "memory is not looked at"
-                has_gpus = any(device.is_gpu for device in self.devices)
-                assert has_gpus or all(needed > device.usable_bytes for device in self.devices), "it would fit"
-        assert refusal.detail.endswith("."), "a refusal is a sentence"
-        del self._open[request.lease_id]
-        request.fate, request.refusal, request.ended_s = Fate.REFUSED, refusal, self.now_s
-
-    def _expect_nothing_overdue(self) -> None:
-        """Nobody has been left waiting past a deadline, by the world's own reckoning."""
-        for request in self.with_fate(Fate.QUEUED):
-            policy = self.models[request.model]
-            is_late = 0 < policy.queue_timeout_s < self.now_s - request.since_s - 1e-6
-            assert not is_late, "a request waits longer than queue_timeout_s"
-        for process in self.processes.values():
-            process_policy = self.models.get(process.worker.model)
-            if process_policy is None or process.is_stopping:
-                continue
-            has_leases = bool(self._leases_on(process.worker))
-            if not process.is_ready:
-                silent_s = self.now_s - process.last_sign_s
-                assert silent_s < process_policy.load_timeout_s, "a load hangs and nobody stops it"
-            if process.go_by_s is not None:
-                assert has_leases, "nothing runs on a worker that has to go"
-                assert self.now_s < process.go_by_s, "a worker that has to go is still there"
-            is_doomed = process.worker.model in self._failed or process_policy.unavailable is not None
-            if not has_leases and process.fingerprint != process_policy.fingerprint and not is_doomed:
-                raise AssertionError("an idle worker keeps an old configuration")
-            if not has_leases and process.is_ready and process.fingerprint == process_policy.fingerprint:
-                num_too_many = self._num_current(process.worker.model) - process_policy.replicas
-                assert num_too_many <= 0 or process.worker.replica == 0, "an idle worker beyond `replicas` stays"
-            stays = process_policy.pin or process_policy.home
-            if not has_leases and not stays and process_policy.idle_unload_s > 0 and process.is_ready:
-                idle_s = self.now_s - process.last_used_s
-                assert idle_s < process_policy.idle_unload_s, "an idle worker stays"
 
     # --- the machine -------------------------------------------------------------------------------------
 
@@ -454,40 +292,6 @@ class World:
             ):
                 if worker in self.processes:
                     self.send(event)
-
-    def _note(self, event: Event) -> None:
-        """The world's own books hold what `event` changes."""
-        match event:
-            case WorkerStarted(worker) | WorkerProgressed(worker) if worker in self.processes:
-                self.processes[worker].last_sign_s = self.now_s
-            case WorkerReady(worker) if worker in self.processes:
-                process = self.processes[worker]
-                if not process.is_stopping and not process.is_ready:
-                    process.is_ready = True
-                    process.last_used_s = self.now_s
-                    self._wished.discard(worker.model)
-                    self._failed.discard(worker.model)
-            case ModelSized(model, footprint):
-                self._known[model] = footprint
-            case WorkerSized(worker, footprint) if worker in self.processes:
-                self._known[worker.model] = footprint
-                process = self.processes[worker]
-                if process.is_ready and process.reserved.keys() == {"CPU"}:
-                    process.reserved = {"CPU": footprint.cpu_bytes}
-            case WorkerExited(worker, exit_) if worker in self.processes:
-                del self.processes[worker]
-                if exit_.reason not in (ExitReason.STOPPED, ExitReason.NO_ROOM):
-                    self._failed.add(worker.model)
-            case _:
-                pass
-
-    def _excuse(self, model: str, drain_s: float) -> None:
-        for process in self.of(model):
-            go_by_s = self.now_s + drain_s
-            process.go_by_s = go_by_s if process.go_by_s is None else min(process.go_by_s, go_by_s)
-
-    def _leases_on(self, worker: WorkerId) -> list[Request]:
-        return [request for request in self.with_fate(Fate.GRANTED) if request.worker == worker]
 
     def _plan(self, after_s: float, event: Event) -> None:
         self._num_planned += 1

@@ -45,6 +45,7 @@ class Process:
     last_used_s: float
     reserved: Mapping[str, int] = field(default_factory=dict)
     """Bytes by device that were set apart for it when it was placed."""
+    is_started: bool = False
     is_ready: bool = False
     is_stopping: bool = False
     is_hung: bool = False

@@ -25,6 +25,8 @@ class Mutation:
     new: str
     why: str
     """What would go wrong."""
+    by_histories: bool = False
+    """The random histories have to notice it without any help of examples."""
 
     def applied_to(self, text: str) -> str:
         """Return `text` with the fault. Raises: DoesNotApply."""

@@ -6,10 +6,12 @@ Ends with 1 if a fault survives or has no place in the source any more, and with
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import queue
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,9 @@ from tests.mutations.kept import ROOT, DoesNotApply, Mutation, kept_mutations
 
 NUM_HISTORIES = 150
 """Of each kind, the same ones for every fault; nearly all faults fall to an example long before."""
+
+MAX_BYTES = 4 << 30
+"""Of memory that one run of tests may take."""
 
 COPIED = ("router", "worker", "tests", "pyproject.toml")
 PROPERTIES = "tests/router/test_fleet_properties.py"
@@ -78,9 +83,9 @@ class Copy:
         path.write_text(text, encoding="utf-8")
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def failing_test(self) -> str | None:
-        """Return the first test that fails, examples before histories; None = all pass."""
-        for files in self._stages:
+    def failing_test(self, *, by_histories: bool = False) -> str | None:
+        """Return the first test that fails, examples before histories or those alone; None = all pass."""
+        for files in self._stages[by_histories:]:
             command = [sys.executable, "-m", "pytest", *FLAGS, *files]
             environ = {
                 **os.environ,
@@ -113,7 +118,7 @@ def try_one(mutation: Mutation, copies: queue.Queue[Copy]) -> Result:
     text = copy.read(mutation.file)  # as it was when all began, whoever edits the project meanwhile
     try:
         copy.write(mutation.file, mutation.applied_to(text))
-        test = copy.failing_test()
+        test = copy.failing_test(by_histories=mutation.by_histories)
     except DoesNotApply as error:
         return Result(mutation, Verdict.NO_PLACE, str(error), 0.0)
     finally:
@@ -138,6 +143,8 @@ def main() -> int:
     if not mutations:
         say(f"No mutation has '{only}' in its name.")
         return 2
+    with contextlib.suppress(ValueError, OSError):  # a fault may loop for ever and take memory meanwhile
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     jobs = min(int(os.environ.get("JOBS", "0")) or min(os.cpu_count() or 1, 4), len(mutations))
     with tempfile.TemporaryDirectory(prefix="corral-mutate-") as folder:
         copies: queue.Queue[Copy] = queue.Queue()

@@ -9,7 +9,7 @@ import pytest
 
 from router.catalog import Catalog
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
-from router.catalog_parser import parse_catalog
+from tests.support.catalogs import parse_catalog
 
 PATH = Path("/srv/models.yaml")
 BASE = "models:\n  smol: {model: smol.gguf, aliases: [gpt]}\n  gem: gem.gguf\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router.catalog_parser import parse_catalog, read_catalog
+from router.catalog_parser import read_catalog
 from router.catalog_problems import CatalogError
-from tests.support.catalogs import PATH, problems, wrong
+from tests.support.catalogs import PATH, parse_catalog, problems, wrong
 
 # --- mistakes: types and ranges ---------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ ENGINE_VALUES: dict[str, tuple[str, Any]] = {
     "itl_target_ms": ("80", 80.0),
     "draft_max": ("8", 8),
     "prompt_cache_bytes": ("1000000", 1_000_000),
+    "prompt_cache_disk_bytes": ("20MB", 20_000_000),
     "cache_type_k": ("q8_0", "q8_0"),
     "cache_type_v": ("bf16", "bf16"),
     "flash_attn": ("off", "off"),

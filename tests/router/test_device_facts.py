@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from router.catalog import DeviceSpec
-from router.device import Device, DeviceKind
+from router.device import CPU, Device, DeviceKind
 from router.device_facts import (
-    CPU,
     GPU_HEADROOM_BYTES,
     FoundDevice,
     Inventory,
@@ -99,6 +98,20 @@ def test_without_uuids_cuda_cards_are_known_by_their_number() -> None:
 @pytest.mark.parametrize(("mask", "expected"), [("3,1", ["3", "1"]), ("GPU-x, GPU-y", ["GPU-x", "GPU-y"])])
 def test_an_inherited_mask_keeps_its_order_and_its_words(mask: str, expected: list[str]) -> None:
     found = inventory(TWO_CUDA, environ={"CUDA_VISIBLE_DEVICES": mask})
+    assert [device.visible_as for device in found.devices[1:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ("MIG-1a,MIG-2b", ["MIG-1a", "MIG-2b"]),
+        ("GPU-aa,GPU-bb", ["GPU-aa", "GPU-bb"]),
+        ("1,0", ["GPU-aaaa", "GPU-bbbb"]),
+    ],
+)
+def test_a_name_in_a_mask_is_never_widened_to_the_whole_card(mask: str, expected: list[str]) -> None:
+    """A slice of a card has its card's address, and so would get the UUID of the whole one."""
+    found = inventory(TWO_CUDA, environ={"CUDA_VISIBLE_DEVICES": mask}, uuids=UUIDS)
     assert [device.visible_as for device in found.devices[1:]] == expected
 
 

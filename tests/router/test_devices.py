@@ -101,11 +101,13 @@ async def test_a_failing_probe_leaves_the_cpu_and_says_why(
     assert found.measure({}) == {"CPU": 63 * GIB}
 
 
-async def test_a_probe_that_failed_is_asked_again(tmp_path: Path) -> None:
+async def test_a_probe_that_failed_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     works = tmp_path / "works"
     before = f"os.path.exists({str(works)!r}) or sys.exit('not yet')"
     found = DeviceMonitor({}, command=saying({"devices": TWO_CUDA}, before=before), memory=FixedMemory(GIB))
-    assert len(await found.discover({})) == 1
+    for _ in range(2):
+        assert len(await found.discover({})) == 1
+    assert caplog.text.count("not yet") == 1, "said once, however often it is asked"
     works.touch()
     assert len(await found.discover({})) == 3
     assert found.warning is None
@@ -224,6 +226,18 @@ async def test_nvidia_cards_are_matched_by_their_address_and_measured_live(monke
     assert found.measure(ours)["CUDA1"] == 0
     library.free["00000000:01:00.0"] = None
     assert found.measure(ours)["CUDA0"] == GIB, "as it was when it was found"
+
+
+@pytest.mark.parametrize(("is_there", "found_at"), [(False, TWO_CUDA), (True, TWO_CUDA), (False, [PROCESSOR])])
+async def test_without_nvidia_s_library_it_is_said_once_that_memory_is_not_measured(
+    is_there: bool, found_at: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml() if is_there else None)  # type: ignore[arg-type]
+    found = monitor(found_at)
+    for _ in range(2):
+        await found.discover({})
+    warnings = [message for message in caplog.messages if "nvidia-ml-py" in message]
+    assert len(warnings) == (0 if is_there or found_at != TWO_CUDA else 1)
 
 
 def test_a_broken_driver_is_as_good_as_no_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,7 +345,7 @@ def test_the_snapshot_shows_leases_queue_and_what_the_queue_waits_for() -> None:
     ask(fleet, 1, "a", 2.0)
     view = fleet.snapshot(5.0).models["a"]
     assert (view.state, view.queue_length, view.oldest_wait_s) == (WorkerState.READY, 1, 3.0)
-    assert view.blocked_by == "a free place on 'a', where 1 request is running"
+    assert view.blocked_by == "a free place on 'a', where 1 request is running or next"
     (resident,) = view.residents
     assert (resident.worker, resident.num_leases, resident.max_leases) == (A1, 1, 1)
     assert (resident.since_s, resident.last_used_s, resident.idle_unload_at_s) == (1.0, 1.0, None)

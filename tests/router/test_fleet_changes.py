@@ -10,6 +10,7 @@ from router.events import (
     LeaseId,
     ModelPolicy,
     RefusalKind,
+    RefuseLoad,
     SpawnWorker,
     StopWorker,
     Tick,
@@ -212,7 +213,10 @@ def test_a_bad_file_is_not_preloaded_because_it_is_marked_for_that_later() -> No
 def test_a_preload_never_evicts_and_is_given_up_when_there_is_no_room() -> None:
     fleet = make_fleet(*preloaded("a", "b"), max_loaded=1)
     fleet.handle(Tick(), 0.0)
-    assert ready(fleet, A1, 1.0) == []
+    (refused,) = ready(fleet, A1, 1.0)
+    assert isinstance(refused, RefuseLoad)
+    assert refused.model == "b"
+    assert "limits.max_loaded is 1" in refused.detail
     fleet.handle(UnloadRequested("a"), 2.0)
     assert exits(fleet, A1, 3.0) == []
 

@@ -41,21 +41,21 @@ def hangs(fleet: Fleet, now_s: float) -> list[Action]:
     return fleet.handle(WorkerHung(A1, WORDS), now_s)
 
 
-def test_l12_a_hung_worker_is_killed_at_once_whatever_runs_on_it() -> None:
+def test_a_hung_worker_is_killed_at_once_whatever_runs_on_it() -> None:
     fleet = make_fleet("a")
     given_ready(fleet, "a", num_leases=2)
     assert hangs(fleet, 60.0) == [KILL]
     assert fleet.snapshot(60.0).models["a"].state is WorkerState.STOPPING
 
 
-def test_l12_an_idle_worker_that_hangs_is_killed_too() -> None:
+def test_an_idle_worker_that_hangs_is_killed_too() -> None:
     fleet = make_fleet("a")
     given_ready(fleet, "a")
     assert hangs(fleet, 60.0) == [KILL]
     assert exits(fleet, A1, 60.1, KILLED) == []
 
 
-def test_l12_requests_that_wait_get_a_new_worker_as_soon_as_the_hung_one_is_gone() -> None:
+def test_requests_that_wait_get_a_new_worker_as_soon_as_the_hung_one_is_gone() -> None:
     fleet = make_fleet("a", max_loaded=1)
     (running,) = given_ready(fleet, "a", num_leases=1, max_leases=1)
     ask(fleet, 1, "a", 5.0)
@@ -65,7 +65,7 @@ def test_l12_requests_that_wait_get_a_new_worker_as_soon_as_the_hung_one_is_gone
     assert ready(fleet, A2, 61.0) == [GrantLease(LeaseId(1), A2)]
 
 
-def test_l12_how_it_was_seen_that_a_worker_hung_is_remembered() -> None:
+def test_how_it_was_seen_that_a_worker_hung_is_remembered() -> None:
     fleet = make_fleet("a")
     given_ready(fleet, "a", num_leases=1)
     hangs(fleet, 30.0)
@@ -113,7 +113,7 @@ def test_a_worker_that_hangs_while_it_drains_is_killed() -> None:
     assert hangs(fleet, 60.0) == [KILL]
 
 
-def test_l14_an_unload_of_a_hung_worker_ends_when_it_is_seen_to_hang() -> None:
+def test_an_unload_of_a_hung_worker_ends_when_it_is_seen_to_hang() -> None:
     fleet = make_fleet("a", drain_timeout_s=600.0)
     given_ready(fleet, "a", num_leases=1)
     fleet.handle(UnloadRequested("a"), 1.0)

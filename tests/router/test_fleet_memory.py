@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from router.device import NOWHERE, Device, DeviceKind, Footprint, FootprintSource, Placement
+from router.device import NOWHERE
 from router.events import (
-    Action,
-    CatalogChanged,
     DevicesChanged,
     DevicesMeasured,
-    ExitReason,
-    FleetLimits,
     GrantLease,
     LeaseId,
+    LoadRequested,
     ModelPolicy,
     ModelSized,
-    PlaceWorker,
     RefusalKind,
+    RefuseLoad,
     SpawnWorker,
     StopWorker,
     Tick,
     UnloadRequested,
-    WorkerExit,
-    WorkerReady,
-    WorkerSized,
 )
-from router.fleet import Fleet
 from router.lifecycle import WorkerState
+from tests.support.fleet_machine import GB, cpu, cpu_place, gpu, gpu_place, machine, size, state
 from tests.support.fleet_scenes import (
     CRASH,
     ask,
@@ -44,54 +36,13 @@ from tests.support.fleet_scenes import (
     worker,
 )
 
-GB = 10**9
-A1, A2, B1, C1, D1 = worker("a"), worker("a", 2), worker("b"), worker("c"), worker("d")
-NO_ROOM = WorkerExit(ExitReason.NO_ROOM, "", 0)
-
-
-def cpu(gigabytes: int, **fields: int) -> Device:
-    return Device("CPU", DeviceKind.CPU, gigabytes * GB, **fields)
-
-
-def gpu(number: int, gigabytes: int, **fields: int) -> Device:
-    return Device(f"GPU{number}", DeviceKind.GPU, gigabytes * GB, **fields)
-
-
-def size(gigabytes: float, source: FootprintSource = FootprintSource.PROBE) -> Footprint:
-    num_bytes = round(gigabytes * GB)
-    return Footprint(num_bytes, gpu_bytes=num_bytes, num_layers=10, source=source)
-
-
-def machine(*devices: Device, sizes: dict[str, float], policies: tuple[ModelPolicy, ...] = (), **limits: Any) -> Fleet:
-    """A fleet of models whose sizes are known, in gigabytes."""
-    special = {policy.name: policy for policy in policies}
-    fleet = make_fleet(*(special.get(name, name) for name in sizes), **limits)
-    fleet.handle(DevicesChanged(devices), 0.0)
-    for name, gigabytes in sizes.items():
-        fleet.handle(ModelSized(name, size(gigabytes)), 0.0)
-    return fleet
-
-
-def cpu_place(gigabytes: float) -> Placement:
-    return Placement({"CPU": round(gigabytes * GB)}, gpu_layers=0)
-
-
-def gpu_place(number: int, gigabytes: float) -> Placement:
-    return Placement({f"GPU{number}": round(gigabytes * GB), "CPU": 0}, gpus=(f"GPU{number}",))
-
-
-def state(fleet: Fleet, model: str, now_s: float = 0.0) -> WorkerState:
-    return fleet.snapshot(now_s).models[model].state
-
-
-def change_limits(fleet: Fleet, now_s: float, *policies: ModelPolicy, **limits: Any) -> list[Action]:
-    return fleet.handle(CatalogChanged({policy.name: policy for policy in policies}, FleetLimits(**limits)), now_s)
+A1, B1, C1, D1 = worker("a"), worker("b"), worker("c"), worker("d")
 
 
 # --- room is made by bytes --------------------------------------------------------------------------------
 
 
-def test_v01_an_idle_model_is_evicted_for_memory_although_max_loaded_allows_more() -> None:
+def test_an_idle_model_is_evicted_for_memory_although_max_loaded_allows_more() -> None:
     fleet = machine(cpu(24), sizes={"a": 20, "b": 10}, max_loaded=4)
     given_ready(fleet, "a")
     assert ask(fleet, 1, "b", 10.0) == [StopWorker(A1, grace_s=5.0)]
@@ -99,16 +50,17 @@ def test_v01_an_idle_model_is_evicted_for_memory_although_max_loaded_allows_more
     assert ready(fleet, B1, 12.0) == [GrantLease(LeaseId(1), B1)]
 
 
-def test_v01_a_busy_model_keeps_its_memory_until_its_answers_are_complete() -> None:
+def test_a_busy_model_keeps_its_memory_until_its_answers_are_complete() -> None:
     fleet = machine(cpu(24), sizes={"a": 20, "b": 10}, max_loaded=4)
     (running,) = given_ready(fleet, "a", num_leases=1)
     assert ask(fleet, 1, "b", 10.0) == []
-    words = fleet.snapshot(11.0).models["b"].blocked_by
-    assert words == "memory: it needs 10.0 GB on CPU, where 4.0 GB are free; 'a' is busy, 1 request is running"
+    words = str(fleet.snapshot(11.0).models["b"].blocked_by)
+    assert words.startswith("memory: it needs 10.0 GB on CPU, where 4.0 GB are free")
+    assert words.endswith("; 'a' is busy, 1 request is running")
     assert release(fleet, running, 12.0) == [StopWorker(A1, grace_s=5.0)]
 
 
-def test_v01_a_busy_model_drains_for_memory_once_somebody_has_waited_too_long() -> None:
+def test_a_busy_model_drains_for_memory_once_somebody_has_waited_too_long() -> None:
     fleet = machine(cpu(24), sizes={"a": 20, "b": 10}, max_wait_s=30.0)
     given_ready(fleet, "a", num_leases=1)
     ask(fleet, 1, "b", 10.0)
@@ -117,7 +69,7 @@ def test_v01_a_busy_model_drains_for_memory_once_somebody_has_waited_too_long() 
     assert state(fleet, "a", 40.0) is WorkerState.DRAINING
 
 
-def test_v01_a_model_that_can_never_fit_is_refused_with_what_it_needs_and_what_there_is() -> None:
+def test_a_model_that_can_never_fit_is_refused_with_what_it_needs_and_what_there_is() -> None:
     fleet = machine(cpu(24, headroom_bytes=2 * GB), sizes={"a": 20, "b": 30})
     given_ready(fleet, "a")
     refused = refusal(ask(fleet, 1, "b", 1.0))
@@ -142,7 +94,7 @@ def test_a_device_that_is_named_and_not_there_is_told_in_the_refusal() -> None:
     assert "its `device` GPU7 is not there; there is CPU, GPU0" in refused.detail
 
 
-def test_v04_two_models_that_do_not_fit_on_one_gpu_are_put_on_two() -> None:
+def test_two_models_that_do_not_fit_on_one_gpu_are_put_on_two() -> None:
     fleet = machine(cpu(64), gpu(0, 24), gpu(1, 24), sizes={"a": 18, "b": 8})
     assert ask(fleet, 1, "a", 0.0) == [SpawnWorker(A1, gpu_place(0, 18))]
     assert ask(fleet, 2, "b", 0.0) == [SpawnWorker(B1, gpu_place(1, 8))]
@@ -210,7 +162,7 @@ def test_a_model_that_loads_slowly_is_evicted_after_one_that_is_quickly_back() -
 # --- others use memory too --------------------------------------------------------------------------------
 
 
-def test_v08_memory_that_other_programs_use_is_waited_for_and_a_model_starts_as_soon_as_it_is_free() -> None:
+def test_memory_that_other_programs_use_is_waited_for_and_a_model_starts_as_soon_as_it_is_free() -> None:
     fleet = machine(gpu(0, 24), cpu(64), sizes={"a": 20})
     fleet.handle(DevicesMeasured({"GPU0": 9 * GB}), 1.0)
     assert ask(fleet, 1, "a", 2.0) == []
@@ -221,7 +173,7 @@ def test_v08_memory_that_other_programs_use_is_waited_for_and_a_model_starts_as_
     assert not fleet.waits_for_room
 
 
-def test_v08_a_request_that_waits_too_long_for_memory_that_others_use_is_told_who_has_it() -> None:
+def test_a_request_that_waits_too_long_for_memory_that_others_use_is_told_who_has_it() -> None:
     fleet = machine(cpu(24), sizes={"a": 20}, policies=(ModelPolicy("a", queue_timeout_s=5.0),))
     fleet.handle(DevicesMeasured({"CPU": 30 * GB}), 1.0)
     ask(fleet, 1, "a", 2.0)
@@ -230,7 +182,7 @@ def test_v08_a_request_that_waits_too_long_for_memory_that_others_use_is_told_wh
     assert "where 0 MB are free and other programs use 30.0 GB" in refused.detail
 
 
-def test_v08_what_others_use_within_the_headroom_or_beyond_the_budget_takes_nothing_from_models() -> None:
+def test_what_others_use_within_the_headroom_or_beyond_the_budget_takes_nothing_from_models() -> None:
     fleet = machine(cpu(24, budget_bytes=12 * GB), sizes={"a": 12})
     fleet.handle(DevicesMeasured({"CPU": 12 * GB}), 1.0)
     assert spawned_by(ask(fleet, 1, "a", 2.0)) == [A1]
@@ -250,89 +202,6 @@ def test_an_idle_model_makes_room_where_others_have_taken_memory() -> None:
     assert stopped_by(ask(fleet, 1, "b", 2.0)) == [A1]
 
 
-# --- what a start finds out -------------------------------------------------------------------------------
-
-
-def test_v08_a_worker_that_turns_out_larger_before_its_process_starts_is_placed_anew() -> None:
-    fleet = machine(cpu(64), gpu(0, 12), gpu(1, 24), sizes={"a": 10})
-    assert ask(fleet, 1, "a", 0.0) == [SpawnWorker(A1, gpu_place(0, 10))]
-    assert fleet.handle(WorkerSized(A1, size(14)), 0.1) == [PlaceWorker(A1, gpu_place(1, 14))]
-    assert fleet.reserved() == {"GPU1": 14 * GB, "CPU": 0}
-
-
-def test_a_worker_that_turns_out_as_was_thought_stays_where_it_is() -> None:
-    fleet = machine(cpu(64), gpu(0, 12), gpu(1, 24), sizes={"a": 10})
-    ask(fleet, 1, "a", 0.0)
-    assert fleet.handle(WorkerSized(A1, size(10)), 0.1) == []
-
-
-def test_a_worker_with_other_needs_keeps_its_gpu_if_that_still_holds_it() -> None:
-    fleet = machine(cpu(64), gpu(0, 12), gpu(1, 24), sizes={"a": 14})
-    assert ask(fleet, 1, "a", 0.0) == [SpawnWorker(A1, gpu_place(1, 14))]
-    assert fleet.handle(WorkerSized(A1, size(10)), 0.1) == [PlaceWorker(A1, gpu_place(1, 10))]
-
-
-def test_a_worker_whose_own_place_is_the_last_one_may_still_be_placed_anew() -> None:
-    fleet = machine(cpu(64), sizes={"a": 10}, max_loaded=1)
-    ask(fleet, 1, "a", 0.0)
-    assert fleet.handle(WorkerSized(A1, size(14)), 0.1) == [PlaceWorker(A1, cpu_place(14))]
-
-
-def test_v08_a_worker_that_finds_no_room_is_sent_back_and_placed_again_without_any_failure() -> None:
-    fleet = machine(cpu(24), sizes={"a": 10, "b": 12})
-    given_ready(fleet, "b")
-    assert spawned_by(ask(fleet, 1, "a", 1.0)) == [A1]
-    sent_back = fleet.handle(WorkerSized(A1, size(20)), 1.1)
-    assert sent_back == [StopWorker(A1, grace_s=5.0, reason=ExitReason.NO_ROOM), StopWorker(B1, grace_s=5.0)]
-    assert exits(fleet, A1, 1.2, NO_ROOM) == []
-    assert exits(fleet, B1, 1.3) == [SpawnWorker(A2, cpu_place(20))]
-    assert ready(fleet, A2, 2.0) == [GrantLease(LeaseId(1), A2)]
-    exits(fleet, A2, 3.0, CRASH)
-    assert spawned_by(ask(fleet, 2, "a", 3.0)) == [worker("a", 3)], "it is the first failure, without a pause"
-
-
-def test_a_worker_that_turns_out_too_large_for_the_machine_ends_with_a_refusal_and_not_in_a_loop() -> None:
-    fleet = machine(cpu(24), sizes={"a": 10})
-    ask(fleet, 1, "a", 1.0)
-    stop, refused = fleet.handle(WorkerSized(A1, size(30)), 1.1)
-    assert stop == StopWorker(A1, grace_s=5.0, reason=ExitReason.NO_ROOM)
-    assert refusal([refused]).kind is RefusalKind.TOO_LARGE
-    assert exits(fleet, A1, 1.2, NO_ROOM) == []
-    assert refusal(ask(fleet, 2, "a", 2.0)).kind is RefusalKind.TOO_LARGE
-
-
-def test_what_a_loaded_worker_really_uses_replaces_what_was_set_apart_for_it() -> None:
-    fleet = machine(cpu(24), sizes={"a": 20, "b": 8})
-    given_ready(fleet, "a", num_leases=1)
-    fleet.handle(WorkerSized(A1, size(15, FootprintSource.MEASURED)), 1.0)
-    assert fleet.reserved() == {"CPU": 15 * GB}
-    assert spawned_by(ask(fleet, 1, "b", 2.0)) == [B1]
-
-
-def test_a_loaded_worker_that_uses_more_than_was_thought_keeps_it() -> None:
-    fleet = machine(cpu(24), sizes={"a": 10, "b": 8})
-    given_ready(fleet, "a", num_leases=1)
-    assert fleet.handle(WorkerSized(A1, size(20, FootprintSource.MEASURED)), 1.0) == []
-    assert state(fleet, "a") is WorkerState.READY
-    assert ask(fleet, 1, "b", 2.0) == []
-
-
-def test_what_was_measured_is_what_the_next_start_is_placed_by() -> None:
-    fleet = machine(cpu(24), sizes={"a": 10})
-    given_ready(fleet, "a")
-    fleet.handle(WorkerSized(A1, size(12, FootprintSource.MEASURED)), 1.0)
-    exits(fleet, A1, 2.0, CRASH)
-    assert ask(fleet, 1, "a", 3.0) == [SpawnWorker(A2, cpu_place(12))]
-
-
-def test_a_measurement_of_a_worker_that_is_gone_changes_nothing() -> None:
-    fleet = machine(cpu(24), sizes={"a": 10})
-    given_ready(fleet, "a")
-    exits(fleet, A1, 2.0, CRASH)
-    assert fleet.handle(WorkerSized(A1, size(99)), 2.5) == []
-    assert spawned_by(ask(fleet, 1, "a", 3.0)) == [A2]
-
-
 # --- room that is becoming free belongs to who waits for it -----------------------------------------------
 
 
@@ -348,6 +217,17 @@ def test_small_models_that_come_later_do_not_take_the_room_that_a_large_one_wait
     assert exits(fleet, A1, 34.0) == []
     release(fleet, second, 35.0)
     assert exits(fleet, B1, 36.0) == [SpawnWorker(C1, cpu_place(22))]
+
+
+def test_who_has_waited_too_long_has_a_claim_on_the_room_of_a_model_that_still_loads() -> None:
+    fleet = machine(cpu(24), sizes={"a": 10, "c": 22, "d": 4}, max_wait_s=30.0)
+    ask(fleet, 1, "a", 0.0)
+    ask(fleet, 2, "c", 1.0)
+    fleet.handle(Tick(), 31.0)
+    assert ask(fleet, 3, "d", 32.0) == [], "14 GB are free, and c would need them"
+    assert ready(fleet, A1, 40.0) == [GrantLease(LeaseId(1), A1)], "the load serves those who waited for it"
+    assert release(fleet, 1, 41.0) == [StopWorker(A1, grace_s=5.0)]
+    assert spawned_by(exits(fleet, A1, 42.0)) == [C1]
 
 
 def test_a_small_model_starts_beside_the_claim_of_a_large_one_if_there_is_room_for_both() -> None:
@@ -464,17 +344,21 @@ def test_a_model_that_was_never_mentioned_may_be_sized_without_harm() -> None:
     assert fleet.handle(ModelSized("ghost", size(10)), 1.0) == []
 
 
+def test_a_model_that_can_never_fit_looks_so_before_anybody_asks_for_it() -> None:
+    fleet = machine(cpu(10), sizes={"a": 11})
+    assert "it needs 11.0 GB" in (fleet.snapshot(0.0).models["a"].impossible or "")
+    fleet.handle(DevicesChanged((cpu(12),)), 1.0)
+    assert fleet.snapshot(1.0).models["a"].impossible is None
+
+
+def test_a_load_that_is_wished_and_can_never_be_done_is_refused_aloud() -> None:
+    fleet = machine(cpu(10), sizes={"a": 11})
+    (refused,) = fleet.handle(LoadRequested("a"), 1.0)
+    assert isinstance(refused, RefuseLoad)
+    assert "does not fit" in refused.detail
+
+
 def test_without_devices_memory_is_not_looked_at() -> None:
     fleet = machine(sizes={"a": 900, "b": 900})
     given_ready(fleet, "a")
     assert ask(fleet, 1, "b", 1.0) == [SpawnWorker(B1, NOWHERE)]
-
-
-def test_a_worker_that_is_ready_before_anything_is_known_of_it_is_placed_when_it_is_measured() -> None:
-    fleet = make_fleet("a", "b")
-    fleet.handle(DevicesChanged((cpu(24),)), 0.0)
-    ask(fleet, 1, "a", 0.0)
-    ready(fleet, A1, 1.0)
-    fleet.handle(WorkerSized(A1, size(20, FootprintSource.MEASURED)), 1.5)
-    assert fleet.reserved() == {"CPU": 20 * GB}
-    assert fleet.handle(WorkerReady(A1, 4), 2.0) == []

@@ -6,12 +6,10 @@ be true at the end of each: nobody waits for ever.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -21,86 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from router.device import Device, DeviceKind, Footprint, FootprintSource
 from router.events import FleetLimits, LeaseId, ModelPolicy, RefusalKind
 from tests.fakes.world import Behaviour, Fate, Outcome, World
-
-NAMES = ("a", "b", "c", "d")
-models_strategy = st.sampled_from(NAMES)
-Drawn = TypeVar("Drawn")
-
-
-def drawn(make: Callable[..., Drawn], **fields: Sequence[object]) -> st.SearchStrategy[Drawn]:
-    """Return a strategy for `make` with any one of each field's values: one number decides about them all.
-
-    Drawing each field by itself takes most of the time of a history. The first values are the simplest.
-    """
-
-    def of(number: int) -> Drawn:
-        chosen = {}
-        for name, values in fields.items():
-            number, index = divmod(number, len(values))
-            chosen[name] = values[index]
-        return make(**chosen)
-
-    return st.integers(0, math.prod(map(len, fields.values())) - 1).map(of)
-
-
-policies = drawn(
-    partial(ModelPolicy, name=""),
-    idle_unload_s=[0.0, 3.0, 40.0],
-    pin=[False, False, False, True],
-    preload=[False, False, True],
-    priority=[0, 0, 1],
-    load_timeout_s=[4.0, 20.0],
-    max_queue=[256, 5, 2],
-    queue_timeout_s=[0.0, 7.0, 100.0],
-    unavailable=[None] * 8 + ["no such file"],
-    fingerprint=["1", "1", "2"],
-    replicas=[1, 1, 1, 2, 3],
-    home=[False, False, False, True],
-    max_wait_s=[None, None, 2.0],
-)
-limits_strategy = drawn(
-    FleetLimits,
-    max_loaded=[None, 1, 1, 2, 3],
-    max_wait_s=[0.0, 5.0, 30.0],
-    drain_timeout_s=[0.0, 10.0],
-)
-
-
-@st.composite
-def catalogs(draw: st.DrawFn) -> dict[str, ModelPolicy]:
-    missing = draw(st.sampled_from([None, None, None, *NAMES]))
-    return {name: replace(draw(policies), name=name) for name in NAMES if name != missing}
-
-
-behaviours = drawn(
-    Behaviour,
-    outcome=[Outcome.READY] * 16 + list(Outcome),
-    load_s=[0.4, 0.0, 3.0, 15.0],
-    stop_s=[0.0, 0.5, 6.0],
-    max_leases=[1, 3],
-    growth=[1.0, 1.0, 0.8, 1.3],
-)
-
-CPU = Device("CPU", DeviceKind.CPU, total_bytes=100, headroom_bytes=10)
-GPU = Device("GPU0", DeviceKind.GPU, total_bytes=60, headroom_bytes=5)
-PLACES_ALONE: Sequence[tuple[Device, ...]] = [()]
-MACHINES: Sequence[tuple[Device, ...]] = [
-    (CPU,),
-    (replace(CPU, budget_bytes=60),),
-    (CPU, GPU),
-    (CPU, GPU, replace(GPU, id="GPU1")),
-]
-sizes = st.sampled_from([10, 25, 40, 55, 85, 120])
-footprints_strategy = st.builds(
-    lambda num_bytes: Footprint(
-        num_bytes,
-        gpu_bytes=num_bytes * 4 // 5,
-        gpu_compute_bytes=5,
-        host_bytes=num_bytes // 10 + 1,
-        num_layers=10,
-        source=FootprintSource.PROBE,
-    ),
-    sizes,
+from tests.support.fleet_histories import (
+    MACHINES,
+    NAMES,
+    PLACES_ALONE,
+    behaviours,
+    catalogs,
+    footprints_strategy,
+    limits_strategy,
+    models_strategy,
 )
 
 
@@ -232,16 +159,13 @@ def expect_everybody_to_be_served(world: World) -> None:
     if world.devices:
         world.footprints = dict.fromkeys(NAMES, Footprint(20, 15, 5, 2, 10, FootprintSource.PROBE))
         world.others_use({})
-    patient = {
-        name: replace(
-            policy, queue_timeout_s=0.0, max_queue=256, pin=False, home=False, idle_unload_s=10.0, unavailable=None
-        )
-        for name, policy in world.models.items()
-    }
+    calm: dict[str, Any] = {"queue_timeout_s": 0.0, "max_queue": 256, "pin": False, "home": False, "unavailable": None}
+    anywhere: dict[str, Any] = {"devices": (), "gpu_layers": -1}
+    patient = {name: replace(policy, idle_unload_s=10.0, **calm, **anywhere) for name, policy in world.models.items()}
     world.change(patient)
     for request in world.with_fate(Fate.GRANTED):
         world.release(request.lease_id)
-    world.advance(200.0)  # the slowest load that is under way, then a few swaps
+    world.advance(200.0 + 2.0 * len(world.with_fate(Fate.QUEUED)))  # the slowest load that is under way, then swaps
     assert not world.with_fate(Fate.QUEUED), "somebody waits for ever"
     for name in patient:
         world.tell_footprint(name)  # loads that were under way have had the last word about the old ones
@@ -272,7 +196,7 @@ class HistoryWithMemory(AnyHistory):
 NUM_HISTORIES = int(os.environ.get("FLEET_HISTORIES", "0"))
 histories = settings(
     max_examples=NUM_HISTORIES or 1000,
-    stateful_step_count=50,
+    stateful_step_count=40,
     deadline=None,
     derandomize=bool(NUM_HISTORIES),
     phases=[Phase.generate] if NUM_HISTORIES else settings.default.phases,  # type: ignore[union-attr]

@@ -133,6 +133,21 @@ def test_another_model_that_waits_comes_before_a_further_replica() -> None:
     assert exits(fleet, worker("c"), 5.0, CRASH) == [SpawnWorker(B0)]
 
 
+def test_a_further_replica_does_not_take_memory_while_another_model_waits_for_more_of_it() -> None:
+    fleet = make_fleet(replicas(2, pin=True), "b", "c")
+    fleet.handle(DevicesChanged((Device("CPU", DeviceKind.CPU, 32),)), 0.0)
+    for name, num_bytes in {"a": 10, "b": 20, "c": 10}.items():
+        fleet.handle(ModelSized(name, Footprint(num_bytes, source=FootprintSource.PROBE)), 0.0)
+    fleet.handle(LoadRequested("a"), 0.0)
+    ready(fleet, A0, 0.5)
+    (running,) = given_ready(fleet, "c", num_leases=1)
+    assert ask(fleet, 1, "b", 1.0) == [], "c is busy, and 12 are free"
+    assert ask(fleet, 2, "a", 2.0) == [GrantLease(LeaseId(2), A0)]
+    release(fleet, 1, 3.0)
+    assert 1 in states(fleet), "as soon as nobody waits"
+    assert release(fleet, running, 4.0) == []
+
+
 def test_an_idle_replica_makes_room_for_another_model_and_the_other_one_serves_on() -> None:
     fleet = make_fleet(replicas(2), "b", max_loaded=2)
     ask(fleet, 1, "a", 0.0)
@@ -180,7 +195,7 @@ def test_load_is_measured_by_what_a_replica_can_serve() -> None:
     assert taken == [A1, A1, A1, A1], "a quarter of its slots each, while the other one is full"
 
 
-def test_f26_a_conversation_returns_to_the_replica_that_knows_its_beginning() -> None:
+def test_a_conversation_returns_to_the_replica_that_knows_its_beginning() -> None:
     fleet = two_ready()
     ask(fleet, 10, "a", 4.0)
     assert granted(ask(fleet, 11, "a", 4.0, prefixes=(7, 8))) == A1
@@ -190,7 +205,7 @@ def test_f26_a_conversation_returns_to_the_replica_that_knows_its_beginning() ->
     assert granted(ask(fleet, 13, "a", 6.0, prefixes=(55,))) == A0
 
 
-def test_f26_the_longest_known_beginning_decides() -> None:
+def test_the_longest_known_beginning_decides() -> None:
     fleet = two_ready()
     assert granted(ask(fleet, 10, "a", 4.0, prefixes=(1, 2))) == A0
     assert granted(ask(fleet, 11, "a", 4.0, prefixes=(1, 5, 6))) == A0, "both begin with the same system prompt"
@@ -201,7 +216,7 @@ def test_f26_the_longest_known_beginning_decides() -> None:
     assert granted(ask(fleet, 14, "a", 6.0, prefixes=(3, 5, 6))) == A0, "it knows three of them, the other one only one"
 
 
-def test_f26_a_replica_that_is_busy_yields_a_conversation_to_one_that_is_not() -> None:
+def test_a_replica_that_is_busy_yields_a_conversation_to_one_that_is_not() -> None:
     fleet = two_ready()
     assert granted(ask(fleet, 10, "a", 4.0, prefixes=(1,))) == A0
     assert granted(ask(fleet, 11, "a", 4.0, prefixes=(1,))) == A0, "it serves two at a time"
@@ -209,12 +224,12 @@ def test_f26_a_replica_that_is_busy_yields_a_conversation_to_one_that_is_not() -
     assert granted(ask(fleet, 13, "a", 4.0, prefixes=(1,))) == A1, "now that one knows it too, and has a free slot"
 
 
-def test_f26_if_all_are_busy_alike_the_one_that_knows_the_beginning_serves() -> None:
+def test_if_all_are_busy_a_request_waits_for_whichever_is_free_first_and_not_behind_the_one_that_knows_it() -> None:
     fleet = two_ready()
     for lease_id, prefix in enumerate([1, 2, 1, 2], start=10):
         ask(fleet, lease_id, "a", 4.0, prefixes=(prefix,))
-    assert granted(ask(fleet, 20, "a", 5.0, prefixes=(2,))) == A1
-    assert granted(ask(fleet, 21, "a", 5.0, prefixes=(1,))) == A0
+    assert ask(fleet, 20, "a", 5.0, prefixes=(2,)) == []
+    assert release(fleet, 10, 6.0) == [GrantLease(LeaseId(20), A0)]
 
 
 def test_only_so_many_beginnings_are_remembered_and_the_latest_are() -> None:

@@ -237,6 +237,14 @@ def test_a_plan_is_buffers_results_and_the_process() -> None:
     assert planned_on_gpu(GPU_PLAN, lora_bytes=0) == OnGpu(116, 40 + GPU_CONTEXT_BYTES, 12 + 7 + PROCESS, 5)
 
 
+def test_a_plan_that_does_not_tell_what_lies_where_says_nothing_of_gpus() -> None:
+    """All of it would count as main memory, and none of it as a GPU's."""
+    rough = {**PLAN, "is_exact": False}
+    assert planned_on_gpu(rough, lora_bytes=0) is None
+    assert planned_on_gpu({**GPU_PLAN, "draft": rough}, lora_bytes=0) is None
+    assert planned_on_cpu(rough, lora_bytes=1) == planned_on_cpu(PLAN, lora_bytes=1)
+
+
 def test_a_plan_with_a_draft_model_counts_the_process_once() -> None:
     both = planned_on_cpu({**PLAN, "draft": PLAN}, lora_bytes=0)
     assert both.cpu_bytes == 2 * (123 + 7) + process_bytes(2000)

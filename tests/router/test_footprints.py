@@ -52,7 +52,7 @@ class World:
         path.write_bytes(gguf_bytes(LLAMA, TENSORS, **more))
         return path
 
-    def footprints(self, kept: str | None = "kept") -> Footprints:
+    def footprints(self, kept: str | None = "kept", **more: Any) -> Footprints:
         asked, answer = str(self.folder / "asked"), json.dumps(self.answer)
         code = (
             f"import sys, os, time\nline = sys.stdin.readline()\nopen({asked!r}, 'a').write(line)\n{self.code}\n"
@@ -67,6 +67,7 @@ class World:
             environ={},
             command=[sys.executable, "-c", code],
             timeout_s=20.0,
+            **more,
         )
 
     @property
@@ -102,6 +103,23 @@ async def test_the_header_is_told_first_and_then_the_plan(world: World) -> None:
     (question,) = world.asked
     assert question["model_path"] == str(world.folder / "a.gguf")
     assert (question["engine"]["context"], question["engine"]["slots"], question["gpu"]) == (512, 2, None)
+
+
+async def test_llama_cpp_is_asked_when_loads_are_over_and_not_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.footprints._WAIT_S", 0.001)
+    num_looks = 0
+
+    def is_busy() -> bool:
+        nonlocal num_looks
+        num_looks += 1
+        assert world.asked == []
+        return num_looks < 20
+
+    await world.footprints(is_busy=is_busy).survey([world.spec()])
+    assert num_looks == 20
+    assert sources(world) == [FootprintSource.HEADER, FootprintSource.PROBE]
 
 
 async def test_what_is_known_is_not_asked_again_not_even_after_a_restart(world: World) -> None:

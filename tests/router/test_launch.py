@@ -17,14 +17,13 @@ from router.events import WorkerId
 from router.launch import (
     AUTO_CONTEXT,
     build_launch_spec,
-    default_max_leases,
     effective_context,
     hook_environment,
     worker_command,
     worker_environment,
 )
 from router.runtime_dir import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, default_parents
-from worker.contract import LaunchSpec
+from worker.contract import LaunchSpec, default_max_leases
 
 
 def model(**options: Any) -> ModelSpec:
@@ -59,6 +58,23 @@ def test_worker_is_told_where_to_keep_its_calibration_unless_it_shall_not(
         calibration_dir=folder,
     )
     assert LaunchSpec.from_line(spec.to_line()).calibration_dir == told
+
+
+@pytest.mark.parametrize(("folder", "told"), [(Path("/cache/prompts"), "/cache/prompts"), (None, None)])
+def test_worker_is_told_where_prompts_are_also_when_its_model_keeps_none_so_that_earlier_ones_go(
+    folder: Path | None, told: str | None
+) -> None:
+    spec = build_launch_spec(
+        model(),
+        WorkerId("m", 0, 1),
+        model_path=Path("/models/m.gguf"),
+        socket_path=Path("/run/w1.sock"),
+        trained_context=4096,
+        num_threads=1,
+        prompts_dir=folder,
+    )
+    received = LaunchSpec.from_line(spec.to_line())
+    assert (received.prompts_dir, received.engine.prompt_cache_disk_bytes) == (told, 0)
 
 
 def test_every_option_of_the_model_reaches_the_worker() -> None:

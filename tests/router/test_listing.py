@@ -115,7 +115,7 @@ def test_context_of_an_encoder_is_its_longest_text() -> None:
 def test_devices_have_the_names_that_they_have_outside_of_the_worker() -> None:
     supervisor = given(make_spec("smol"))
     on_second = Placement(reserved={"CUDA1": 5}, gpus=("CUDA1",))
-    given_ready(supervisor, replace(FACTS, device="CUDA0", gpu_layers=31), placement=on_second)
+    given_ready(supervisor, replace(FACTS, device="CUDA1", gpu_layers=31), placement=on_second)
     assert entry(supervisor)["devices"] == ["CUDA1"]
 
 

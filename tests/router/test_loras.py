@@ -13,7 +13,7 @@ import pytest
 
 from router.catalog import AliasSpec, LoraSpec, ModelSpec
 from router.catalog_files import check, load_catalog
-from router.catalog_parser import parse_catalog, read_catalog
+from router.catalog_parser import read_catalog
 from router.checking import describe_models, file_problems
 from router.errors import ModelUnavailable
 from router.events import WorkerId
@@ -24,6 +24,7 @@ from router.lifecycle import WorkerState
 from router.lora_files import check_lora, locate_lora
 from router.references import Reference
 from router.sources import ModelStore
+from tests.support.catalogs import parse_catalog
 from tests.support.gguf_bytes import F32, LLAMA, STRING, U32, Key, gguf_bytes
 from tests.support.http_side import CHAT, http_side, make_catalog, make_spec
 from tests.support.stub_world import World, open_world

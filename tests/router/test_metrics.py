@@ -15,7 +15,7 @@ from router.events import ExitReason, WorkerId
 from router.fleet_views import DeviceView, FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
 from router.metrics import RouterMetrics
-from router.metrics_fleet import STATES
+from router.metrics_fleet import WORKER_STATES
 from router.worker_totals import ModelTotals, WorkerTotals, add_histograms
 from tests.support.http_side import make_spec
 from worker.contract import EngineCounters, Histogram, Phase, SlotReport, SlotState, WorkerStatus
@@ -238,7 +238,7 @@ def test_gauges_of_a_dead_worker_are_gone() -> None:
 
 def test_worker_state_is_one_for_the_present_state_alone() -> None:
     metrics = busy_page()
-    for state in STATES:
+    for state in WORKER_STATES:
         assert value(metrics, "corral_worker_state", model="a", state=state) == (state == "ready")
     assert value(metrics, "corral_queue_length", model="a") == 2
     assert value(metrics, "corral_queue_oldest_seconds", model="a") == 1.5

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from router.catalog import ModelSpec
 from router.device import Device, DeviceKind, Footprint, FootprintSource, Placement
 from router.events import ModelPolicy
 from router.placement import candidates, resize
@@ -72,7 +75,7 @@ def test_a_model_that_asks_for_the_cpu_by_name_gets_it() -> None:
 # --- one GPU before several -------------------------------------------------------------------------------
 
 
-def test_v05_a_model_that_fits_on_one_gpu_is_not_spread_over_several() -> None:
+def test_a_model_that_fits_on_one_gpu_is_not_spread_over_several() -> None:
     options = where(needs(16, compute=1), cpu(), gpu(0, 80), gpu(1, 80))
     assert options[0].gpus == ("CUDA0",)
     assert options[0].tensor_split == ()
@@ -85,7 +88,7 @@ def test_the_smallest_gpu_that_fits_is_taken_so_that_larger_models_find_room_lat
     assert all("CUDA2" not in option.gpus or len(option.gpus) > 1 for option in options), "it is too small alone"
 
 
-def test_f05_a_preferred_gpu_comes_before_a_smaller_one() -> None:
+def test_a_preferred_gpu_comes_before_a_smaller_one() -> None:
     options = where(needs(8), cpu(), gpu(0, 12), gpu(1, 24, prefer=1))
     assert [option.gpus for option in options[:2]] == [("CUDA1",), ("CUDA0",)]
 
@@ -118,7 +121,7 @@ def test_a_model_that_no_gpu_can_hold_alone_is_split_over_as_few_as_can() -> Non
     assert options[0].reserved == {"CUDA0": 16 * GB, "CUDA1": 16 * GB, "CPU": 0}
 
 
-def test_v07_unequal_cards_get_layers_in_proportion_to_their_room_and_each_its_own_compute_buffer() -> None:
+def test_unequal_cards_get_layers_in_proportion_to_their_room_and_each_its_own_compute_buffer() -> None:
     placement = first(needs(14, compute=1), cpu(), gpu(0, 6), gpu(1, 12))
     assert placement.gpus == ("CUDA1", "CUDA0"), "the one with most room comes first"
     assert placement.tensor_split == (0.6875, 0.3125), "11 to 5: what is left beside the compute buffers"
@@ -126,7 +129,7 @@ def test_v07_unequal_cards_get_layers_in_proportion_to_their_room_and_each_its_o
     assert placement.reserved["CUDA0"] == pytest.approx(14 * GB * 5 / 16 + 1 * GB)
 
 
-def test_v07_compute_buffers_are_needed_on_every_card_so_more_cards_do_not_hold_any_model() -> None:
+def test_compute_buffers_are_needed_on_every_card_so_more_cards_do_not_hold_any_model() -> None:
     cards = [gpu(number, 4) for number in range(4)]
     assert where(needs(12, compute=1), cpu(), *cards) != []
     assert where(needs(13, compute=1), cpu(), *cards) == []
@@ -142,25 +145,41 @@ def test_a_split_is_rounded_up_so_that_no_byte_is_promised_twice() -> None:
 # --- what the configuration says ---------------------------------------------------------------------------
 
 
-def test_v06_f04_a_model_goes_to_the_very_gpu_that_its_configuration_names() -> None:
+def test_f04_a_model_goes_to_the_very_gpu_that_its_configuration_names() -> None:
     options = where(needs(10), cpu(), gpu(0, 24), gpu(1, 24), devices=("CUDA1",))
     assert [option.gpus for option in options] == [("CUDA1",)]
 
 
-def test_f04_a_named_gpu_that_is_too_small_is_refused_although_another_one_would_do() -> None:
+def test_a_named_gpu_that_is_too_small_is_refused_although_another_one_would_do() -> None:
     assert where(needs(20), cpu(), gpu(0, 24), gpu(1, 12), devices=("CUDA1",)) == []
 
 
-def test_v06_a_named_gpu_that_is_not_there_is_refused() -> None:
+def test_a_named_gpu_that_is_not_there_is_refused() -> None:
     assert where(needs(1), cpu(), gpu(0, 24), devices=("CUDA3",)) == []
     assert where(needs(1), cpu(), gpu(0, 24), devices=("CUDA0", "CUDA3")) == []
 
 
-def test_v06_several_named_gpus_are_all_used_in_the_order_in_which_they_are_named() -> None:
+def test_several_named_gpus_are_all_used_in_the_order_in_which_they_are_named() -> None:
     placement = first(needs(4, compute=1), cpu(), gpu(0, 5), gpu(1, 13), devices=("CUDA0", "CUDA1"))
     assert placement.gpus == ("CUDA0", "CUDA1")
     assert placement.tensor_split == (0.25, 0.75)
     assert placement.reserved == {"CUDA0": 2 * GB, "CUDA1": 4 * GB, "CPU": 0}
+
+
+def test_a_model_that_must_not_be_split_is_refused_if_no_gpu_holds_it_alone() -> None:
+    assert where(needs(30), cpu(), gpu(0, 24), gpu(1, 24), is_split_allowed=False) == []
+    assert first(needs(20), cpu(), gpu(0, 24), gpu(1, 24), is_split_allowed=False).gpus == ("CUDA0",)
+
+
+def test_a_model_that_must_not_be_split_goes_to_one_of_the_gpus_that_are_named() -> None:
+    options = where(needs(4), cpu(), gpu(0, 5), gpu(1, 13), devices=("CUDA1", "CUDA0"), is_split_allowed=False)
+    assert [option.gpus for option in options] == [("CUDA1",), ("CUDA0",)]
+
+
+def test_a_model_that_must_not_be_split_is_offloaded_in_part_to_the_largest_gpu() -> None:
+    how = {"is_partial_allowed": True, "is_split_allowed": False}
+    placement = first(needs(64, layers=64), cpu(), gpu(0, 8), gpu(1, 24), **how)
+    assert (placement.gpus, placement.gpu_layers) == (("CUDA1",), 24)
 
 
 def test_a_number_of_gpu_layers_is_obeyed_and_the_others_take_main_memory() -> None:
@@ -175,12 +194,12 @@ def test_more_gpu_layers_than_the_model_has_are_all_of_them() -> None:
     assert placement.reserved == {"CUDA0": 17 * GB, "CPU": 0}
 
 
-def test_v09_without_permission_no_layer_is_left_on_the_cpu_and_the_model_is_refused() -> None:
+def test_without_permission_no_layer_is_left_on_the_cpu_and_the_model_is_refused() -> None:
     assert where(needs(30), cpu(), gpu(0, 24)) == []
     assert where(needs(30), cpu(), gpu(0, 24), devices=("CUDA0",)) == []
 
 
-def test_v09_where_it_is_allowed_as_many_layers_as_fit_are_offloaded() -> None:
+def test_where_it_is_allowed_as_many_layers_as_fit_are_offloaded() -> None:
     placement = first(needs(32, compute=4, host=1), cpu(), gpu(0, 24), is_partial_allowed=True)
     assert placement.gpus == ("CUDA0",)
     assert placement.gpu_layers == 20, "20 GB beside the compute buffer, 1 GB a layer"
@@ -212,7 +231,7 @@ def test_a_model_that_main_memory_and_gpu_together_cannot_hold_is_refused_even_i
 # --- what devices allow -----------------------------------------------------------------------------------
 
 
-def test_f05_headroom_is_left_free() -> None:
+def test_headroom_is_left_free() -> None:
     assert where(needs(18), cpu(), gpu(0, 24, headroom_bytes=6 * GB)) != []
     assert where(needs(19), cpu(), gpu(0, 24, headroom_bytes=6 * GB)) == []
 
@@ -230,7 +249,7 @@ def test_a_headroom_larger_than_the_device_leaves_nothing_rather_than_less() -> 
     assert gpu(0, 4, headroom_bytes=6 * GB).usable_bytes == 0
 
 
-def test_v08_the_same_gpu_with_headroom_may_be_smaller_than_another_one() -> None:
+def test_the_same_gpu_with_headroom_may_be_smaller_than_another_one() -> None:
     options = where(needs(8), cpu(), gpu(0, 16), gpu(1, 24, headroom_bytes=12 * GB))
     assert options[0].gpus == ("CUDA1",)
 
@@ -314,3 +333,36 @@ def test_without_devices_there_is_nothing_to_resize() -> None:
     before = Placement({"CPU": 1})
     assert resized(needs(5), before) is before
     assert resized(None, before, cpu()) is before
+
+
+# --- models that must stay in one piece ---------------------------------------------------------------------
+
+
+def test_a_model_that_may_not_be_split_gets_one_gpu_or_none() -> None:
+    assert len(first(needs(30), gpu(0, 24), gpu(1, 24)).gpus) == 2
+    assert where(needs(30), gpu(0, 24), gpu(1, 24), is_split_allowed=False) == []
+    placed = where(needs(20), gpu(0, 24), gpu(1, 30), is_split_allowed=False)
+    assert [one.gpus for one in placed] == [("CUDA0",), ("CUDA1",)]
+
+
+def test_of_several_devices_that_it_is_bound_to_any_one_will_do() -> None:
+    bound: dict[str, Any] = {"devices": ("CUDA1", "CUDA0"), "is_split_allowed": False}
+    assert [one.gpus for one in where(needs(20), gpu(0, 24), gpu(1, 24), **bound)] == [("CUDA1",), ("CUDA0",)]
+
+
+def test_as_many_layers_as_fit_are_those_of_the_largest_gpu_where_nothing_is_split() -> None:
+    (placed,) = where(needs(100), cpu(90), gpu(0, 24), gpu(1, 30), is_split_allowed=False, is_partial_allowed=True)
+    assert placed.gpus == ("CUDA1",)
+    assert placed.tensor_split == ()
+
+
+def test_the_file_says_whether_a_model_may_be_split_and_on_which_gpu_it_stays() -> None:
+    def policy(**engine: object) -> ModelPolicy:
+        return ModelSpec("m", "m.gguf", Path("/"), engine=engine, devices=("CUDA0", "CUDA1")).policy()
+
+    assert policy(split_mode="row", main_gpu=1).is_split_allowed
+    assert policy(split_mode="row", main_gpu=1).devices == ("CUDA0", "CUDA1")
+    assert not policy(split_mode="none").is_split_allowed
+    assert policy(split_mode="none").devices == ("CUDA0", "CUDA1")
+    assert policy(split_mode="none", main_gpu=1).devices == ("CUDA1",)
+    assert policy(split_mode="none", main_gpu=7).devices == ("CUDA0", "CUDA1")

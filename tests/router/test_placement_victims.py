@@ -80,8 +80,13 @@ def test_a_pinned_worker_never_goes(leases: int, state: WorkerState) -> None:
 
 
 @pytest.mark.parametrize("state", [WorkerState.STARTING, WorkerState.LOADING])
-def test_a_worker_that_loads_never_goes(state: WorkerState) -> None:
-    assert victims(occupant("a", state), may_drain=True) is None
+def test_the_room_of_a_worker_that_loads_is_spoken_for_only_after_all_others_and_by_who_has_waited_too_long(
+    state: WorkerState,
+) -> None:
+    loading = occupant("a", state)
+    assert victims(loading) is None
+    assert victims(loading, occupant("b", leases=1, priority=5), may_drain=True) == "b"
+    assert victims(loading, may_drain=True) == "a"
 
 
 def test_nobody_else_goes_if_a_place_is_becoming_free_anyway() -> None:
@@ -206,7 +211,7 @@ def test_victims_give_back_enough_and_none_of_them_goes_in_vain(
         return
     assert suffice(list(chosen))
     assert not any(suffice([other for other in chosen if other is not one]) for one in chosen)
-    assert all(one.state in (READY, DRAINING, STOPPING) for one in chosen)
+    assert may_drain or all(one.state is not WorkerState.LOADING for one in chosen)
     assert may_drain or not any(one.state is READY and one.num_leases for one in chosen)
 
 
@@ -229,11 +234,11 @@ def test_a_model_goes_where_it_likes_best_of_what_is_free() -> None:
     assert planned({"GPU0": 10, "GPU1": 10}) == Plan(ON_GPU0)
 
 
-def test_v04_a_model_goes_to_the_empty_gpu_and_not_beside_another_one_that_fills_the_first() -> None:
+def test_a_model_goes_to_the_empty_gpu_and_not_beside_another_one_that_fills_the_first() -> None:
     assert planned({"GPU0": 6, "GPU1": 24}, occupant("a", GPU0=18)) == Plan(ON_GPU1)
 
 
-def test_v08_what_others_use_is_not_free() -> None:
+def test_what_others_use_is_not_free() -> None:
     assert planned({"GPU0": -3, "GPU1": 9}) is None
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from router import readahead
-from router.readahead import ReadAhead, available_bytes, cached_share
+from router.devices import MachineMemory
+from router.readahead import ReadAhead, cached_share
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no other system has these calls")
 
@@ -109,10 +112,40 @@ async def test_a_cold_file_becomes_warm_by_itself(tmp_path: Path) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text(f"{100 * MIB}\n")
-    (tmp_path / "memory.current").write_text(f"{90 * MIB}\n")
-    (tmp_path / "memory.stat").write_text(f"anon {60 * MIB}\ninactive_file {20 * MIB}\nactive_file {10 * MIB}\n")
-    assert available_bytes(tmp_path) == 40 * MIB
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_bytes(tmp_path) == available_bytes(tmp_path / "nowhere") > 40 * MIB
+async def test_without_another_word_what_the_container_has_free_is_the_bound(
+    tmp_path: Path, asked: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = MIB - 1
+    monkeypatch.setattr(MachineMemory, "free_bytes", lambda self: free)
+    for expected in (0, 1):
+        ahead = ReadAhead()
+        ahead.start([file(tmp_path, "a")])
+        await asyncio.wait_for(ahead.wait(), 10)
+        assert bool(asked) == bool(expected)
+        free = MIB
+
+
+async def test_slow_disks_take_no_threads_that_others_need(
+    tmp_path: Path, asked: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many starts read, the loop's own threads are free."""
+    go_on = threading.Event()
+    names = []
+
+    def slow(fd: int, *rest: int) -> None:
+        names.append(threading.current_thread().name)
+        go_on.wait(10)
+
+    monkeypatch.setattr(os, "posix_fadvise", slow)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    starts = [ReadAhead(lambda: 2**40) for _ in range(4)]
+    try:
+        for ahead in starts:
+            ahead.start([file(tmp_path, str(id(ahead)), 10)])
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
+    finally:
+        go_on.set()
+    for ahead in starts:
+        await asyncio.wait_for(ahead.wait(), 10)
+    assert len(names) == 4
+    assert all(name.startswith("readahead") for name in names)

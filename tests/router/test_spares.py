@@ -82,7 +82,6 @@ async def test_a_spare_becomes_the_worker_of_whatever_it_is_told(
     assert process.status is status
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
-    assert pool.num_ready <= 1
     assert not [record for record in caplog.records if "spare" in record.getMessage()], "it is the model's now"
 
 

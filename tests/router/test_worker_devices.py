@@ -9,8 +9,8 @@ import pytest
 
 from router.device import Device, DeviceKind, Placement
 from router.launch import worker_environment
-from router.worker_devices import device_options, device_variables, find_mismatch, name_inside
-from worker.contract import ModelFacts
+from router.worker_devices import device_options, device_variables, find_mismatch, name_inside, status_outside
+from worker.contract import ModelFacts, Phase, WorkerStatus
 
 GIB = 2**30
 CPU = Device("CPU", DeviceKind.CPU, 64 * GIB, backend="CPU")
@@ -83,7 +83,23 @@ def test_a_worker_on_the_cpu_sees_no_gpu_so_that_it_opens_no_context_there() -> 
     rocm = Device("ROCm0", DeviceKind.GPU, GIB, backend="ROCm", visible_as="0")
     env = worker_environment({"CUDA_VISIBLE_DEVICES": "0"}, {}, on(), machine(*CUDA, vulkan, rocm))
     assert (env["CUDA_VISIBLE_DEVICES"], env["GGML_VK_VISIBLE_DEVICES"], env["HIP_VISIBLE_DEVICES"]) == ("-1", "", "-1")
-    assert device_variables(on(), machine()) == {}
+
+
+@pytest.mark.parametrize("placement", [on(), Placement()])
+def test_where_no_gpu_could_be_found_workers_keep_off_those_that_may_be_there(placement: Placement) -> None:
+    """As when llama.cpp could not be asked: nobody counts what a GPU holds that is not known."""
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
+    for devices in (machine(), machine(DECLARED)):
+        assert device_variables(placement, devices) == hidden
+        assert device_options((), {}, placement, devices) == {"device": "cpu", "tensor_split": ()}
+    assert device_variables(Placement(), {}) == {}, "nothing is known of this machine, not even its processor"
+
+
+def test_numbers_of_cards_keep_the_order_in_which_they_were_counted() -> None:
+    seen = machine(replace(CUDA[0], visible_as="1"))
+    env = worker_environment({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {}, on("CUDA0"), seen)
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("1", "FASTEST_FIRST")
+    assert worker_environment({}, {}, on("CUDA0"), seen)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_gpus_of_another_backend_are_hidden_from_a_worker_on_a_gpu() -> None:
@@ -126,7 +142,6 @@ def test_a_main_gpu_that_the_worker_does_not_see_is_the_first_one_instead() -> N
 def test_a_placement_on_the_cpu_keeps_layers_off_gpus() -> None:
     assert device_options((), {}, on(), machine(*CUDA))["device"] == "cpu"
     assert device_options(("CPU",), {}, Placement(), {})["device"] == "cpu"
-    assert device_options((), {}, on(), machine()) == {}
     assert device_options((), {"gpu_layers": 3}, Placement(), machine(*CUDA)) == {}
 
 
@@ -140,16 +155,55 @@ def test_devices_without_a_variable_keep_their_names() -> None:
     assert name_inside("CUDA11", 1, machine(replace(CUDA[0], id="CUDA11"))) == "CUDA1"
 
 
+# --- what it tells ----------------------------------------------------------------------------------------
+
+
+def told(device: str, **device_bytes: int) -> WorkerStatus:
+    facts = replace(FACTS, device=device, gpu_layers=25)
+    return WorkerStatus(Phase.READY, facts=facts, device_bytes={name: {"kv": n} for name, n in device_bytes.items()})
+
+
+def test_a_worker_s_names_of_gpus_become_those_outside_of_it() -> None:
+    swapped = status_outside(told("CUDA0, CUDA1", CPU=1, CUDA0=2, CUDA1=3), on("CUDA2", "CUDA0"), machine(*CUDA))
+    assert swapped.facts is not None
+    assert swapped.facts.device == "CUDA2, CUDA0"
+    assert swapped.device_bytes == {"CPU": {"kv": 1}, "CUDA2": {"kv": 2}, "CUDA0": {"kv": 3}}
+    early = WorkerStatus(Phase.LOADING, progress=0.5)
+    assert status_outside(early, on("CUDA1"), machine(*CUDA)) == early
+
+
+def test_each_backend_counts_its_own_gpus() -> None:
+    vulkan = Device("Vulkan3", DeviceKind.GPU, GIB, backend="Vulkan", visible_as="3")
+    status = status_outside(told("CUDA0, Vulkan0", CUDA0=2, Vulkan0=3), on("CUDA1", "Vulkan3"), machine(*CUDA, vulkan))
+    assert status.device_bytes == {"CUDA1": {"kv": 2}, "Vulkan3": {"kv": 3}}
+
+
+@pytest.mark.parametrize(
+    ("placement", "status"),
+    [
+        (on(), told("cpu", CPU=1)),
+        (on("CUDA1"), told("CPU", CPU=1)),
+        (on("CUDA1"), told("CUDA0, CUDA1", CUDA0=2, CUDA1=3)),
+        (on(), told("CUDA0", CUDA0=2)),
+        (Placement(), told("CUDA1", CUDA1=2)),
+    ],
+)
+def test_what_a_worker_tells_of_devices_that_it_should_not_see_stays_as_it_is(
+    placement: Placement, status: WorkerStatus
+) -> None:
+    assert status_outside(status, placement, machine(*CUDA)) == status
+
+
 # --- whether it obeyed ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("placement", "device", "gpu_layers"),
     [
-        (on("CUDA1"), "CUDA0", 25),
-        (on("CUDA2", "CUDA0"), "CUDA0, CUDA1", 25),
-        (on("CUDA1", gpu_layers=10), "CUDA0", 10),
-        (on("CUDA1", gpu_layers=99), "CUDA0", 25),
+        (on("CUDA1"), "CUDA1", 25),
+        (on("CUDA2", "CUDA0"), "CUDA2, CUDA0", 25),
+        (on("CUDA1", gpu_layers=10), "CUDA1", 10),
+        (on("CUDA1", gpu_layers=99), "CUDA1", 25),
         (on(), "cpu", 0),
         (Placement(), "CUDA1", 25),
         (on("big"), "big", 25),
@@ -157,21 +211,21 @@ def test_devices_without_a_variable_keep_their_names() -> None:
 )
 def test_a_worker_that_runs_where_it_was_placed_is_in_order(placement: Placement, device: str, gpu_layers: int) -> None:
     facts = replace(FACTS, device=device, gpu_layers=gpu_layers)
-    assert find_mismatch(placement, machine(*CUDA, DECLARED), facts) is None
+    assert find_mismatch(placement, facts) is None
 
 
 @pytest.mark.parametrize(
     ("placement", "device", "gpu_layers", "words"),
     [
         (on("CUDA1"), "cpu", 0, "it was placed on CUDA1 and runs on the CPU"),
-        (on("CUDA1"), "CUDA0, CUDA1", 25, "it was placed on CUDA1 (CUDA0 to the worker) and runs on CUDA0, CUDA1"),
-        (on("CUDA1", "CUDA2"), "CUDA0", 25, "runs on CUDA0"),
+        (on("CUDA1"), "CUDA0, CUDA1", 25, "it was placed on CUDA1 and runs on CUDA0, CUDA1"),
+        (on("CUDA1", "CUDA2"), "CUDA1", 25, "it was placed on CUDA1, CUDA2 and runs on CUDA1"),
         (on(), "CUDA0", 25, "it was placed on the CPU and runs on CUDA0"),
-        (on("CUDA1", gpu_layers=20), "CUDA0", 9, "20 of its 25 layers were to be offloaded, and 9 are"),
+        (on("CUDA1", gpu_layers=20), "CUDA1", 9, "20 of its 25 layers were to be offloaded, and 9 are"),
     ],
 )
 def test_a_worker_that_runs_elsewhere_is_told_of(
     placement: Placement, device: str, gpu_layers: int, words: str
 ) -> None:
     facts = replace(FACTS, device=device, gpu_layers=gpu_layers)
-    assert words in (find_mismatch(placement, machine(*CUDA), facts) or "")
+    assert words in (find_mismatch(placement, facts) or "")

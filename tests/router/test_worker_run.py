@@ -59,7 +59,7 @@ class FakeMachine:
     def context_cap(self, spec: ModelSpec) -> int | None:
         return None
 
-    async def wait_for_memory(self, placement: Placement) -> None:
+    async def wait_for_memory(self, worker: WorkerId, placement: Placement) -> None:
         """It is back at once."""
 
 
@@ -83,7 +83,7 @@ class Stage:
             runtime=runtime,
             command=fake_worker_command(),
             environ=dict(os.environ),
-            calibration_dir=None,
+            cache_dir=None,
             emit=self._emit,
             machine=self.machine,
             spares=self.spares,
@@ -203,6 +203,18 @@ async def test_a_start_that_is_stopped_for_its_size_makes_no_process(stage: Stag
     assert exited.exit.reason is ExitReason.NO_ROOM
     assert stage.started() == []
     await eventually(lambda: stage.said() == ["before", "gone"])
+
+
+async def test_what_a_worker_tells_of_its_devices_has_their_names_outside(stage: Stage) -> None:
+    """It sees the second card alone, and calls it the first."""
+    stage.machine.devices = {"CUDA1": CUDA}
+    run = stage.run(placement=Placement({"CUDA1": 1}, ("CUDA1",)))
+    await stage.until(WorkerReady)
+    assert stage.started()[0]["spec"]["engine"]["device"] == "CUDA0"
+    assert run.status is not None
+    assert run.status.facts is not None
+    assert run.status.facts.device == "CUDA1"
+    assert run.mismatch is None
 
 
 async def test_a_worker_that_runs_elsewhere_is_shown(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.catalog import Catalog, ModelSpec
-from router.catalog_parser import parse_catalog, read_catalog
+from router.catalog_parser import read_catalog
+from router.catalog_problems import CatalogError
 
 PATH = Path("/srv/models.yaml")
+
+
+def parse_catalog(text: str, path: Path) -> Catalog:
+    """Return the catalogue that `text` describes. Raises: CatalogError with all problems."""
+    reading = read_catalog(text, path)
+    if reading.problems:
+        raise CatalogError(reading.problems, path)
+    return reading.catalog
 
 
 def parse(text: str) -> Catalog:

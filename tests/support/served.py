@@ -134,9 +134,12 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, within_s: fl
 
 @asynccontextmanager
 async def served(
-    folder: Path, models: dict[str, dict[str, Any]], *, env: dict[str, str] | None = None, **top: Any
+    folder: Path, models: dict[str, dict[str, Any]], *, env: dict[str, str] | None = None, port: int = 0, **top: Any
 ) -> AsyncIterator[Served]:
-    """Run a server over `models`: options of each, where `fake` holds the stub's environment controls."""
+    """Run a server over `models`: options of each, where `fake` holds the stub's environment controls.
+
+    `port` 0 = one that is free.
+    """
     (folder / "model.gguf").write_bytes(gguf_bytes())
     described = {}
     for name, options in models.items():
@@ -155,7 +158,7 @@ async def served(
         "serve",
         str(folder / "models.yaml"),
         "--port",
-        "0",
+        str(port),
         cwd=_ROOT,
         env=kept
         | {"CORRAL_WORKER_COMMAND": json.dumps(fake_worker_command()), "CORRAL_LOG_FORMAT": "json"}

@@ -21,7 +21,17 @@ from worker.contract.frames import (
     Header,
     encode_frame,
 )
-from worker.contract.launch import PROTOCOL, Control, ControlOp, EngineOptions, ExitCode, LaunchSpec, LoraFile
+from worker.contract.launch import (
+    PROTOCOL,
+    SPARE_ARGUMENT,
+    Control,
+    ControlOp,
+    EngineOptions,
+    ExitCode,
+    LaunchSpec,
+    LoraFile,
+    default_max_leases,
+)
 from worker.contract.status import (
     EngineCounters,
     Histogram,
@@ -36,6 +46,7 @@ __all__ = [
     "FRAMES_CONTENT_TYPE",
     "MAX_FRAME_BYTES",
     "PROTOCOL",
+    "SPARE_ARGUMENT",
     "Control",
     "ControlOp",
     "EngineCounters",
@@ -55,5 +66,6 @@ __all__ = [
     "SlotReport",
     "SlotState",
     "WorkerStatus",
+    "default_max_leases",
     "encode_frame",
 ]

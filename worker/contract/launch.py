@@ -14,6 +14,14 @@ from worker.contract.records import record
 PROTOCOL = 1
 """Both sides must agree on this number; a worker of another release refuses to start."""
 
+SPARE_ARGUMENT = "--spare"
+"""Of a process that is told only later what to load."""
+
+
+def default_max_leases(slots: int) -> int:
+    """Return how many requests a worker may hold: its slots, and a few that wait right behind them."""
+    return slots + max(2, slots // 4)
+
 
 @dataclass(frozen=True, slots=True)
 class LoraFile:

@@ -113,17 +113,14 @@ class PrefixCache:
 
     def worth_keeping(self) -> Iterator[Holder]:
         """Yield every prefix that no longer one begins with, the latest used first, and of equal ones the cheapest."""
-        for holder in sorted(self._holders, key=lambda one: (-one.last_used_s, one.is_resident)):
-            num_tokens = len(holder.tokens)
-            rivals = (one for one in self._holders if one is not holder and one.salt == holder.salt)
-            if not any(
-                common_prefix(one.tokens, holder.tokens) == num_tokens and _is_better(one, holder) for one in rivals
-            ):
+        for holder in sorted(self._holders, key=lambda one: one.last_used_s, reverse=True):
+            better = (one for one in self._holders if one.salt == holder.salt and _is_better(one, holder))
+            if not any(common_prefix(one.tokens, holder.tokens) == len(holder.tokens) for one in better):
                 yield holder
 
 
 def _is_better(one: Holder, other: Holder) -> bool:
-    """Whether to keep `one`, which begins with all of `other`: if it is longer, or cheaper to read."""
+    """Whether `one` makes `other` superfluous if it begins with it: it is longer, or cheaper to read."""
     if len(one.tokens) != len(other.tokens):
-        return True
+        return len(one.tokens) > len(other.tokens)
     return (not one.is_resident, one.last_used_s, id(one)) > (not other.is_resident, other.last_used_s, id(other))

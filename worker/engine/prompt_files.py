@@ -273,5 +273,5 @@ def _forget_old(root: Path) -> None:
     for folder in root.iterdir():
         if folder.is_dir() and not folder.is_symlink():
             for path in _ours(folder):
-                if time.time() - _used_at(path) > MAX_AGE_S:
+                if abs(time.time() - _used_at(path)) > MAX_AGE_S:  # or the clock was wrong
                     _remove(path)

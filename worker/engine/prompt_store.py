@@ -88,6 +88,8 @@ class PromptStore:
         try:
             self._folder.prepare()
             for holder in self._kv.cache.worth_keeping():
+                if self._clock() > until_s:
+                    break
                 if len(holder.tokens) >= MIN_STORED:
                     saving.keep(holder, time.time() - max(0.0, started_s - holder.last_used_s))
         except OSError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -19,6 +22,7 @@ from worker.engine.adapters import AdapterTurns
 from worker.engine.batch import TokenArray
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting
+from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import AdapterSet, FinishReason, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
 
@@ -51,6 +55,17 @@ class OftenRight(Drafting):
         return drafts
 
 
+def stored_in(folder: Path, cells: dict[str, list[int]]) -> PromptFolder:
+    """Return a folder in which an earlier life has left prompts: salts, and what the cells of each held."""
+    writer = PromptFolder.open(folder, "m", "subject", 10**6)
+    writer.prepare()
+    for salt, held in cells.items():
+        data = np.array(held, dtype=np.int64)
+        tokens = (data % 2**20).astype(np.int32)
+        writer.write(tokens, salt, data.view(np.uint8), used_at=time.time(), until_s=float("inf"))
+    return PromptFolder.open(folder, "m", "subject", 10**6)
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Drives one core until everything has ended, then compares with one-at-a-time output."""
 
@@ -68,6 +83,7 @@ class EngineMachine(RuleBasedStateMachine):
         host_tokens=st.sampled_from([0, 70, 500]),
         max_idle_cells=st.sampled_from([None, 0, 40]),
         drafts=st.sampled_from([0, 1, 6]),
+        is_stored=st.booleans(),
     )
     def start(
         self,
@@ -78,7 +94,12 @@ class EngineMachine(RuleBasedStateMachine):
         host_tokens: int,
         max_idle_cells: int | None,
         drafts: int,
+        is_stored: bool,
     ) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        tuned = [computed_with(token, ADAPTERS[2]) for token in PREFIXES[1]]
+        left = {"": [*PREFIXES[0], 5], "tenant": PREFIXES[2], f"{ADAPTERS[2]}": tuned}
+        prompts = stored_in(Path(self.folder.name), left if is_stored else {})
         cells = 110 if scarce else None
         backend = FakeBackend(num_slots=slots, context=96, num_cells=cells, can_share=can_share, num_vocab=40)
         self.bench = Bench(
@@ -89,6 +110,7 @@ class EngineMachine(RuleBasedStateMachine):
             host_tokens=host_tokens,
             max_idle_cells=max_idle_cells,
             drafting=OftenRight(drafts, num_vocab=40) if drafts else None,
+            prompts=prompts,
         )
 
     @rule(
@@ -154,6 +176,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.step()
         self.bench.backend.fails_to_restore = False
 
+    @rule()
+    def save_prompts(self) -> None:
+        self.bench.core.save_prompts(float("inf"))
+
     @invariant()
     def books_are_right(self) -> None:
         if hasattr(self, "bench"):
@@ -162,6 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
+        self.folder.cleanup()
         self.bench.run(max_steps=6000)
         for request_id, (prompt, max_tokens, adapters) in self.prompts.items():
             if request_id in self.gone:
@@ -180,7 +207,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.core.step()
         assert self.bench.backend.num_used() == cells["used"] == cells["idle"]
         holders = self.bench.core.scheduler.kv.cache
-        assert set(self.bench.backend.blobs) == {holder.blob_id for holder in holders if not holder.is_resident}
+        assert set(self.bench.backend.blobs) == {
+            holder.blob_id for holder in holders if not holder.is_resident and not holder.is_stored
+        }
 
 
 SETTINGS = settings(

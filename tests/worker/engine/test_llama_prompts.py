@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.tiny_gguf import TinyModel, write_tiny_gemma, write_tiny_llama
 from worker.contract import EngineOptions
+from worker.engine.batch import Restore, Save
 from worker.engine.core import EngineCore
 from worker.engine.engine_limits import scheduler_options
 from worker.engine.llama import LlamaBackend
@@ -92,6 +93,25 @@ def test_a_reloaded_model_answers_as_one_that_was_never_unloaded(
     with life(model.path, tmp_path / "two", **changes) as again:
         assert again.answer(longer) == uninterrupted
         assert uninterrupted[1] == len(PROMPT) + len(first) - 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"flash_attn": "off"}, {"cache_type_k": "q8_0"}])
+def test_the_cells_after_a_restore_are_bit_for_bit_those_before(
+    model: TinyModel, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with life(model.path, tmp_path, **changes) as one:
+        one.answer(PROMPT)
+    (file,) = PromptFolder.open(tmp_path, "m", "same", 10**9).files
+    data = PromptFolder.open(tmp_path, "m", "same", 10**9).read(file)
+    assert data is not None
+    backend = LlamaBackend.load(str(model.path), EngineOptions(**OPTIONS | changes))
+    backend.put_blob(1, data)
+    assert backend.apply(Restore(1, 1, len(file.tokens)))
+    assert backend.apply(Save(1, 2))
+    again = backend.blob(2)
+    backend.close()
+    assert again is not None
+    assert np.array_equal(again, data)
 
 
 def test_a_full_size_sliding_window_comes_back_too(tmp_path: Path) -> None:

@@ -123,3 +123,25 @@ def test_match_is_the_best_there_is(held_tokens: list[tuple[list[int], str]], pr
         assert found is not None
         assert found[1] == max(lengths)
         assert found[0].tokens[: found[1]].tolist() == prompt[: found[1]]
+
+
+def test_a_blob_on_the_disk_takes_no_room_and_makes_no_copy_in_memory_superfluous() -> None:
+    stored = Holder(array(1, 2, 3), "", 0.0, blob_id=1, is_stored=True)
+    cache = cache_of(stored)
+    assert cache.oldest(resident=False) is None
+    assert cache.covering(array(1, 2), "", resident=False) is None
+    assert cache.match(array(1, 2, 3, 4), "", resident=False) == (stored, 3)
+    in_memory = held(1, 2, 3, used_s=-1.0, seq_id=None, blob_id=2)
+    cache.add(in_memory)
+    assert cache.match(array(1, 2, 3, 4), "", resident=False) == (in_memory, 3), "it need not be read"
+
+
+def test_worth_keeping_is_what_no_longer_prefix_begins_with_the_latest_used_first() -> None:
+    old, new = held(1, 2, 3, used_s=1.0, seq_id=1), held(4, 5, used_s=2.0, seq_id=2)
+    beginning, tenant = held(1, 2, used_s=3.0, seq_id=3), held(1, 2, salt="a", used_s=0.0, seq_id=4)
+    assert list(cache_of(old, new, beginning, tenant).worth_keeping()) == [new, old, tenant]
+
+
+def test_of_equal_prefixes_the_one_in_host_memory_is_kept_because_it_needs_no_copy() -> None:
+    cells, blob = held(1, 2, used_s=2.0), held(1, 2, used_s=1.0, seq_id=None, blob_id=1)
+    assert list(cache_of(cells, blob).worth_keeping()) == [blob]

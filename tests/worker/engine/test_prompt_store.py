@@ -213,6 +213,8 @@ def test_saving_while_something_runs_keeps_the_books_right(tmp_path: Path) -> No
     bench.core.abort(bench.submit([*LONG, 4], 10))
     bench.core.save_prompts(FOREVER_S)
     bench.core.check_cells()
+    holders = bench.core.scheduler.kv.cache
+    assert set(bench.backend.blobs) == {one.blob_id for one in holders if not one.is_resident}, "copies are gone"
     bench.run()
     assert bench.answers[running] == bench.expected(prompt_of(50, start=9), 10)
     assert len(files(tmp_path)) == 1
