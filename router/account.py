@@ -12,6 +12,8 @@ from typing import Any
 
 from router.errors import NotAvailableYet, QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
 
+_MAX_ASKED = 80
+
 
 class Outcome(StrEnum):
     """How a request ended; a metric label."""
@@ -48,6 +50,8 @@ class Account:
     accepted_at_s: float
     model: str = ""
     """Canonical name; empty until it is known, so that no client can invent metric labels."""
+    asked: str | None = None
+    """As the client wrote it; for the log alone, and only when there is no such model."""
     alias: str | None = None
     key_id: str | None = None
     is_stream: bool = False
@@ -88,6 +92,7 @@ class Account:
             "request_id": self.request_id,
             "route": self.route,
             "model": self.model or None,
+            "asked": _shown(self.asked) if self.asked and not self.model else None,
             "alias": self.alias,
             "key": self.key_id,
             "stream": self.is_stream,
@@ -103,3 +108,8 @@ class Account:
             "finish": ",".join(self.finish_reasons) or None,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _shown(text: str) -> str:
+    """Return what a client wrote as a short text that can neither drive a terminal nor forge lines of the log."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:_MAX_ASKED])

@@ -17,11 +17,11 @@ from router.auth import Scope
 from router.catalog import ModelSpec
 from router.errors import BadRequest, NotFound
 from router.events import WorkerId
-from router.live_streams import LIVE_STREAMS, Outbox, write_until_left
+from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
 from router.log_tail import LineBuffer, LogTail
 from router.recent_log import recent_lines
 from router.routes import Route
-from router.services import SERVICES, Services
+from router.services import SERVICES, Services, current_exchange
 
 MAX_LINES = 10_000
 """That may be asked for; fewer are kept."""
@@ -44,7 +44,7 @@ async def get_logs(request: web.Request) -> web.StreamResponse:
     source = _own_source() if "model" not in query else _worker_source(services, query["model"])
     if not is_followed:
         return web.Response(text=_joined(source.last(num_lines)), headers={"Cache-Control": "no-store"})
-    with request.app[LIVE_STREAMS].open(left_out=_LEFT_OUT) as box:
+    with request.app[LIVE_STREAMS].open(Kind.LOGS, current_exchange().grant, left_out=_LEFT_OUT) as box:
         box.push(_joined(source.last(num_lines)).encode())
         with source.followed(box):
             return await write_until_left(request, box, _TEXT)

@@ -109,6 +109,7 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     raw = await read_body(request, catalog.limits.max_body_bytes, share)
     body = await parse_body(raw)
     keys = owned_keys(body.fields)
+    account.asked = keys.model
     resolution = catalog.resolve(keys.model)
     spec = resolution.spec
     account.model = spec.name

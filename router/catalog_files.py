@@ -177,7 +177,8 @@ def _marks(spec: ModelSpec) -> tuple[int, ...]:
 def _key_problems(name: str, remote: Remote, place: Found | None, environ: Mapping[str, str]) -> list[Problem]:
     if remote.key_env is None or environ.get(remote.key_env, "").strip():
         return []
-    message = f"the environment variable {remote.key_env} is not set; it must hold the API key for {remote.url}"
+    # Clients are told this too, so the address is not in it.
+    message = f"the environment variable {remote.key_env} is not set; it must hold the API key for the model's server"
     return [_at(place, f"models.{name}.url_key_env", message)]
 
 

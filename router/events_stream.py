@@ -20,10 +20,10 @@ from router.auth import Scope
 from router.catalog import ModelSpec
 from router.fleet_views import FleetSnapshot, ModelView
 from router.listing import Look, llama_server_status
-from router.live_streams import LIVE_STREAMS, Outbox, write_until_left
+from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
 from router.reply import EVENT_STREAM
 from router.routes import Route
-from router.services import SERVICES
+from router.services import SERVICES, current_exchange
 from router.shown_states import REMOTE
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ EVENT_HUB = web.AppKey("event_hub", EventHub)
 
 async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:
     supervisor, hub = request.app[SERVICES].supervisor, request.app[EVENT_HUB]
-    with request.app[LIVE_STREAMS].open(left_out=None) as box, hub.told(supervisor, box, tell):
+    places, grant = request.app[LIVE_STREAMS], current_exchange().grant
+    with places.open(Kind.EVENTS, grant, left_out=None) as box, hub.told(supervisor, box, tell):
         return await write_until_left(request, box, EVENT_STREAM, ping=_PING)
 
 

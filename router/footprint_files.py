@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +43,7 @@ class FootprintFiles:
             return Knowledge()
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                raw = json.loads(file.read(_MAX_FILE_BYTES))
+            raw = json.loads(_read_regular(path))
             if not isinstance(raw, dict) or raw.get("format") != _FORMAT:
                 raise ValueError("it is of another version of this program")
             return Knowledge.from_plain(raw.get("known"))
@@ -81,3 +82,12 @@ class FootprintFiles:
         for path in self._folder.glob("*.json"):
             with suppress(OSError):
                 yield path.stat().st_mtime_ns, path
+
+
+def _read_regular(path: Path) -> bytes:
+    """Return what is in a file. Raises: OSError; ValueError for a pipe or a device, which could block for ever."""
+    # Without waiting for whoever writes to a pipe.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        return file.read(_MAX_FILE_BYTES)

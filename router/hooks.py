@@ -160,11 +160,16 @@ async def _close(output: OutputReader) -> None:
 
 
 class _HookOutput(OutputReader):
-    """What an operator's own command prints is for the operator."""
+    """What an operator's own command prints is for the operator, as far as a person would read it."""
 
-    def show(self, line: str) -> None:
-        """Log the line."""
-        logger.info("%s: %s", self.name, line)
+    logger = logger
+    level = logging.INFO
+    max_per_s = 50
+    max_in_all = 200
+
+    def judge(self, line: str) -> tuple[int, str]:
+        """Return the level of a line in the log, and its text there."""
+        return self.level, line
 
 
 def _describe_end(exit_code: int) -> str:

@@ -2,24 +2,37 @@
 
 Owns how much may wait for a slow reader, how many such replies there are, and that they end when the server stops. Must
 not know what is sent. Whoever pushes never waits: what one client does not read in time costs that client alone.
+Neither does the stop wait for a client that reads nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
+from functools import partial
 
 from aiohttp import web
 
+from router.auth import Grant, Scope
 from router.errors import TooManyRequests
 
 MAX_STREAMS = 64
-"""Together; each one may have to be written to at every event."""
+"""Of one kind; each one may have to be written to at every event."""
+_MAX_OF_KEY = 0.25
+"""The share of them that one key may have, unless it is an administrator's."""
 MAX_WAITING_BYTES = 256 * 1024
 """For one client, beyond what the system has taken."""
 PING_EVERY_S = 15.0
+
+
+class Kind(Enum):
+    """What is followed: those who follow one kind take no places from those who follow the other."""
+
+    EVENTS = auto()
+    LOGS = auto()
 
 
 class Outbox:
@@ -35,6 +48,8 @@ class Outbox:
         self._num_left_out = 0
         self._news = asyncio.Event()
         self.is_closed = False
+        self.on_close: Callable[[], None] = lambda: None
+        """Called once, when nothing more is to be written."""
 
     def push(self, piece: bytes) -> None:
         """The piece will be written, unless the client is too slow."""
@@ -52,9 +67,12 @@ class Outbox:
 
     def close(self) -> None:
         """Nothing more is written."""
+        if self.is_closed:
+            return
         self.is_closed = True
         self._pieces.clear()
         self._news.set()
+        self.on_close()
 
     async def take(self, within_s: float) -> bytes:
         """Return everything that waits, at once or as soon as something comes; b"" when nothing does."""
@@ -78,28 +96,34 @@ class LiveStreams:
 
     def __init__(self, max_streams: int = MAX_STREAMS) -> None:
         self._max_streams = max_streams
-        self._boxes: set[Outbox] = set()
+        self._boxes: dict[Outbox, tuple[Kind, str | None]] = {}
+        """With the key that each one came with."""
 
     @contextmanager
-    def open(self, *, left_out: str | None) -> Iterator[Outbox]:
+    def open(self, kind: Kind, grant: Grant, *, left_out: str | None) -> Iterator[Outbox]:
         """A new outbox exists inside the block. Raises: TooManyRequests."""
-        if len(self._boxes) >= self._max_streams:
-            raise TooManyRequests(
-                f"there are {self._max_streams} clients already that follow logs or events: try again when one leaves",
-                code="too_many_streams",
-            )
+        keys = [key_id for other, key_id in self._boxes.values() if other is kind]
+        if len(keys) >= self._max_streams:
+            raise _refuse(f"there are {self._max_streams} clients already that follow {kind.name.lower()}")
+        max_of_key = int(self._max_streams * _MAX_OF_KEY)
+        if Scope.ADMIN not in grant.scopes and keys.count(grant.key_id) >= max_of_key:
+            raise _refuse(f"{max_of_key} clients with this API key follow {kind.name.lower()} already")
         box = Outbox(left_out=left_out)
-        self._boxes.add(box)
+        self._boxes[box] = kind, grant.key_id
         try:
             yield box
         finally:
-            self._boxes.discard(box)
+            del self._boxes[box]
             box.close()
 
     async def end_all(self, _: web.Application) -> None:
         """Every reply ends: the server stops."""
         for box in list(self._boxes):
             box.close()
+
+
+def _refuse(why: str) -> TooManyRequests:
+    return TooManyRequests(f"{why}: try again when one leaves", code="too_many_streams")
 
 
 LIVE_STREAMS = web.AppKey("live_streams", LiveStreams)
@@ -111,6 +135,7 @@ async def write_until_left(
     """Return when the client has left, was too slow, or the server stops. Whatever comes into `box` is written."""
     headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
+    box.on_close = partial(_cut_off, request.transport)
     try:
         await response.prepare(request)
         if request.method == "HEAD":
@@ -123,3 +148,9 @@ async def write_until_left(
     except ConnectionError:
         pass  # the client has left, as it may
     return response
+
+
+def _cut_off(transport: asyncio.Transport | None) -> None:
+    """Nobody waits for the client: what it has not read is thrown away with the connection."""
+    if transport is not None and transport.get_write_buffer_size() > 0:
+        transport.abort()

@@ -16,6 +16,8 @@ from router.launch import worker_environment
 
 _MAX_ANSWER_BYTES: Final = 2**20
 _MAX_SHOWN = 300
+_HAS_ENDED: Final = (BrokenPipeError, ConnectionResetError, RuntimeError)
+"""What writing to a process that is gone raises; the last one is uvloop's."""
 
 
 class ProbeFailed(Exception):
@@ -46,7 +48,13 @@ async def ask_probe(
         raise ProbeFailed(f"{words[0]} cannot be started: {error}") from None
     try:
         async with asyncio.timeout(timeout_s):
-            out, said = await process.communicate(json.dumps(request).encode() + b"\n")
+            assert process.stdin is not None
+            with contextlib.suppress(*_HAS_ENDED):
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.close()
+            out, said = await process.communicate()
+    except _HAS_ENDED:
+        raise ProbeFailed("the process ended before it was asked") from None
     except TimeoutError:
         raise ProbeFailed(f"no answer within {timeout_s:.0f} s") from None
     finally:

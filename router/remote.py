@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MAX_WHOLE_BYTES = 256 * 2**20
+_MAX_WHOLE_BYTES = 64 * 2**20
+"""What all requests together may hold is bounded by the memory for their bodies besides."""
 _MAX_ERROR_BYTES = 2**20
+_MAX_RETRY_AFTER_S = 3600.0
 _TAIL_WITHIN_S = 0.5
 """How long the end of a stream may come after it has said that it is complete."""
 
@@ -192,6 +194,12 @@ class RemoteRelay:
         self._body_share.give_back()
         if remote_reply.status != 200:
             raise await self._refusal(remote_reply)
+        encoding = remote_reply.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding != "identity":
+            raise RemoteFailed(
+                f"the server of `{self._call.spec.name}` answered in the encoding {encoding[:80]!r} although none was "
+                f"asked for"
+            )
         kind = remote_reply.content_type
         if kind == EVENT_STREAM:
             return await self._take_stream(remote_reply, limit)
@@ -204,12 +212,18 @@ class RemoteRelay:
         limit.reschedule(None)  # it is complete: nothing may take it back
         self._note_first_byte()
         if len(body) > SCAN_INLINE_BYTES:
-            await asyncio.to_thread(self._reader.read_whole, body)
+            is_json = await asyncio.to_thread(self._reader.read_whole, body)
         else:
-            self._reader.read_whole(body)
-        if self._reader.error is not None:  # some tell errors with status 200
-            self._account.note_error(WorkerRefused(self._reader.error))
-        if self._reply.is_open:
+            is_json = self._reader.read_whole(body)
+        error = self._reader.error
+        if not is_json:
+            raise RemoteFailed(f"the server of `{self._call.spec.name}` calls its answer JSON, which it is not")
+        if error is not None:  # some tell errors with status 200
+            self._account.note_error(WorkerRefused(error))
+            body = self._remotes.without_key(self._remote, body)
+            if self._reply.is_open:
+                raise WorkerRefused(read_error(error.status, body) or error)
+        elif self._call.is_stream:
             raise RemoteFailed(
                 f"the server of `{self._call.spec.name}` sent no event stream although one was asked for"
             )
@@ -236,7 +250,8 @@ class RemoteRelay:
         response = await self._reply.finish()
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(_TAIL_WITHIN_S):  # to its end, so that the connection serves another request
-                await remote_reply.read()
+                async for _ in remote_reply.content.iter_any():
+                    pass
         return response
 
     async def _read(self, remote_reply: aiohttp.ClientResponse, max_bytes: int) -> bytes:
@@ -248,6 +263,7 @@ class RemoteRelay:
                     raise RemoteFailed(
                         f"the server of `{self._call.spec.name}` answers with more than {max_bytes} bytes"
                     )
+                self._body_share.take(len(chunk))
                 chunks.append(chunk)
         except aiohttp.ClientError as problem:
             raise self._cut_off(problem) from None
@@ -272,12 +288,15 @@ class RemoteRelay:
         if 300 <= status < 400:
             _log.error("%s: %s redirects to %s", name, self._remote.url, remote_reply.headers.get("Location"))
             return RemoteFailed(f"the server of `{name}` redirects to another address, which is not followed")
-        body = await self._read(remote_reply, _MAX_ERROR_BYTES)
-        payload = read_error(status, body) if status >= 400 else None
-        if payload is None:
-            return RemoteFailed(f"the server of `{name}` failed with HTTP {status} and no reason that can be read")
+        body = self._remotes.without_key(self._remote, await self._read(remote_reply, _MAX_ERROR_BYTES))
+        payload = read_error(status, body) if 400 <= status < 600 else None
         retry_after_s = _seconds(remote_reply.headers.get("Retry-After"))
-        return RemoteSaidNo(ErrorPayload(status, payload.code, payload.message, payload.param, retry_after_s), body)
+        if payload is not None:
+            return RemoteSaidNo(ErrorPayload(status, payload.code, payload.message, payload.param, retry_after_s), body)
+        message = f"the server of `{name}` failed with HTTP {status} and no reason that can be read"
+        if 400 <= status < 500 or status == 503:  # what the client did, or may do later, is said by the status alone
+            return WorkerRefused(ErrorPayload(status, RemoteFailed.code, message, None, retry_after_s))
+        return RemoteFailed(message)
 
     def _note_first_byte(self) -> None:
         if self._account.first_byte_at_s is None:
@@ -285,4 +304,6 @@ class RemoteRelay:
 
 
 def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 7 else None
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    return min(float(text), _MAX_RETRY_AFTER_S)

@@ -48,7 +48,11 @@ class Remotes:
         if self._session is None or self._session.closed:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_make_socket)
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_TIMEOUT, trust_env=False
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=_TIMEOUT,
+                trust_env=False,
+                auto_decompress=False,  # a few bytes could become gigabytes; we ask for none that are compressed
             )
         return self._session
 
@@ -56,12 +60,20 @@ class Remotes:
         """Return the header that tells the router's own key. Raises: ModelUnavailable when there is none to tell."""
         if remote.key_env is None:
             return {}
-        key = self._environ.get(remote.key_env, "").strip()
+        key = self._key(remote)
         if not key:
             raise ModelUnavailable(
                 f"`{spec.name}` cannot be asked: the environment variable {remote.key_env} is not set"
             )
         return {"Authorization": f"Bearer {key}"}
+
+    def without_key(self, remote: Remote, body: bytes) -> bytes:
+        """Return what the other server says without the router's key, which some repeat in their errors."""
+        key = self._key(remote).encode()
+        return body.replace(key, b"***") if key else body
+
+    def _key(self, remote: Remote) -> str:
+        return "" if remote.key_env is None else self._environ.get(remote.key_env, "").strip()
 
     @contextlib.contextmanager
     def place(self, spec: ModelSpec) -> Iterator[None]:

@@ -61,9 +61,9 @@ class ReplyReader:
         elif not self._is_skipping:
             self._line += rest
 
-    def read_whole(self, body: bytes) -> None:
-        """Take a reply that came at once."""
-        self._read(body)
+    def read_whole(self, body: bytes) -> bool:
+        """Take a reply that came at once; return whether it is JSON."""
+        return self._read(body)
 
     def _read_line(self, line: bytes) -> None:
         name, _, data = line.partition(b":")
@@ -75,13 +75,13 @@ class ReplyReader:
         elif _MATTERS.search(data) is not None:
             self._read(data)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes) -> bool:
         try:
             fields = orjson.loads(data)
         except ValueError:
-            return
+            return False
         if not isinstance(fields, dict):
-            return
+            return True
         if isinstance(usage := fields.get("usage"), dict):
             self.usage = {
                 name: value for name, value in usage.items() if _is_count(value) or name == "prompt_tokens_details"
@@ -93,6 +93,7 @@ class ReplyReader:
             reason = choice.get("finish_reason") if isinstance(choice, dict) else None
             if isinstance(reason, str):
                 self.finish_reasons = (*self.finish_reasons, reason[:40])[:16]
+        return True
 
 
 def read_error(status: int, body: bytes) -> ErrorPayload | None:

@@ -67,10 +67,9 @@ from worker.contract import WorkerStatus
 
 logger = logging.getLogger(__name__)
 
-_SURVEY_WAIT_S = 2.0
-"""How long the start waits for model headers: the first listing should show contexts, a slow disk may not stop it."""
-_DEVICES_WAIT_S = 2.0
-"""The same for devices; workers wait for them, the server need not."""
+_START_WAIT_S = 2.0
+"""How long the start waits for devices, and for model headers: the first listing should show contexts, but neither a
+slow driver nor a slow disk may stop it."""
 _REAP_MARGIN_S = 5.0
 """Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
 _TIMER_MARGIN_S = 0.001
@@ -115,7 +114,7 @@ class Supervisor:
         self._fleet = Fleet(catalog.policies(), catalog.fleet_limits())
         self._log = FleetLog(on_eviction=metrics.model_evicted)
         self._events: deque[Event] = deque()
-        self._is_draining_events = False
+        self._is_draining_events = True  # until there is everything that actions are performed with
         self._timer: asyncio.TimerHandle | None = None
         self._tickets = Tickets()
         self._runs: dict[WorkerId, WorkerRun] = {}
@@ -143,7 +142,7 @@ class Supervisor:
                 waits_for_room=lambda: self._fleet.waits_for_room,
             )
             finding = self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")
-            await asyncio.wait({finding}, timeout=_DEVICES_WAIT_S)
+            await asyncio.wait({finding}, timeout=_START_WAIT_S)
         machine = self._machine
         devices = machine.devices if machine is not None else {}
         self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
@@ -161,10 +160,11 @@ class Supervisor:
         )
         self._metrics.watch_fleet(self.snapshot, lambda: self.catalog)
         survey = self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
-        await asyncio.wait({survey}, timeout=_SURVEY_WAIT_S)
+        await asyncio.wait({survey}, timeout=_START_WAIT_S)
         if machine is not None:
             self._survey = self._tasks.spawn(self._look_again(machine, self.catalog), "survey of needs")
             machine.start()
+        self._is_draining_events = False
         self._dispatch(Tick())
         self._spares.resize(self.catalog.spares)
 
@@ -307,7 +307,7 @@ class Supervisor:
     def _dispatch(self, event: Event) -> None:
         """The fleet has handled `event` and everything that followed from it, unless this is called meanwhile."""
         self._events.append(event)
-        if self._is_draining_events or self._ground is None:
+        if self._is_draining_events:
             return
         self._is_draining_events = True
         least_s = _AFTER_FAULT_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -17,8 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fakes.worker import fake_worker_command
-from tests.support.served import Served, is_running, served, until
+from tests.support.served import Served, is_running, served, server_env, until
 
 NOTICED_WITHIN_S = 6.0
 """Two seconds are promised; the rest is the machine's, which may be busy with other tests."""
@@ -156,7 +154,7 @@ async def test_a_terminal_that_is_closed_stops_the_server(tmp_path: Path) -> Non
 
     command = [sys.executable, "-m", "router", "serve", str(tmp_path / "models.yaml"), "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
-    environment |= {"CORRAL_WORKER_COMMAND": json.dumps(fake_worker_command()), "CORRAL_LOG_FORMAT": "json"}
+    environment |= server_env(tmp_path)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=its, stdout=asyncio.subprocess.PIPE, env=environment, preexec_fn=take_terminal
     )

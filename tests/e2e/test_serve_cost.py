@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from tests.fakes.worker import fake_worker_command
 from tests.support.gguf_bytes import gguf_bytes
+from tests.support.served import server_env
 
 MAX_IDLE_BYTES = 80e6
 RELOAD_WITHIN_S = 0.3
@@ -46,12 +45,11 @@ async def serving(folder: Path, text: str) -> AsyncIterator[tuple[str, psutil.Pr
     (folder / "model.gguf").write_bytes(gguf_bytes())
     (folder / "models.yaml").write_text(text)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
-    settings = {"CORRAL_WORKER_COMMAND": json.dumps(fake_worker_command()), "CORRAL_LOG_FORMAT": "json"}
     log, imports = folder / "log", folder / "imports"
     with log.open("wb") as out, imports.open("wb") as err:
         command = [sys.executable, "-X", "importtime", "-m", "router", "serve", str(folder / "models.yaml")]
         process = await asyncio.create_subprocess_exec(
-            *command, "--port", "0", env=kept | settings, stdout=out, stderr=err
+            *command, "--port", "0", env=kept | server_env(folder), stdout=out, stderr=err
         )
     try:
         async with asyncio.timeout(60):

@@ -48,3 +48,14 @@ def test_log_fields_without_a_value_are_left_out() -> None:
 def test_an_answer_that_is_sent_whole_has_no_time_to_its_first_token() -> None:
     account = Account("id", "/v1/completions", accepted_at_s=10.0, first_byte_at_s=11.9)
     assert "ttft_s" not in account.log_fields(now_s=12.0)
+
+
+def test_the_name_that_was_asked_for_is_told_only_when_there_is_no_such_model() -> None:
+    account = Account("id", "/v1/completions", accepted_at_s=10.0)
+    assert "asked" not in account.log_fields(now_s=12.0)
+    account.asked = "gtp-4\r\n\x1b[2J" + "x" * 1000
+    shown = account.log_fields(now_s=12.0)["asked"]
+    assert shown.startswith("gtp-4\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[2J")
+    assert len(shown) == 80
+    account.model = "smol"
+    assert "asked" not in account.log_fields(now_s=12.0)

@@ -70,6 +70,16 @@ async def test_unknown_model_is_a_404_with_the_nearest_name() -> None:
             assert "`smol`" in error["message"]
 
 
+async def test_log_tells_the_unknown_name_that_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "router.requests")
+    async with http_side() as side:
+        for name in ("smoll", "smol"):
+            await side.client.post(CHAT, json={"model": name, "messages": []})
+    first, second = (record.__dict__ for record in caplog.records if record.name == "router.requests")
+    assert (first["asked"], first["code"], "model" in first) == ("smoll", "model_not_found", False)
+    assert ("asked" in second, second["model"]) == (False, "smol")
+
+
 async def test_request_without_a_model_goes_to_the_only_one() -> None:
     async with http_side(make_catalog(make_spec("only"))) as side:
         await side.client.post(CHAT, json={"messages": []})

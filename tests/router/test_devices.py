@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from router.catalog import DeviceSpec
 from router.device import DeviceKind
@@ -133,6 +134,34 @@ async def test_probe_sees_what_workers_see_and_counts_cards_as_the_system_does()
     assert "SECRET" not in seen
     own = await ask_probe({}, environ={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, timeout_s=20, command=command)
     assert own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_probe_that_ends_before_it_has_read_the_question_has_failed(loop: Any) -> None:
+    command = [sys.executable, "-c", "import os, sys; os.close(0); sys.exit('no such library')"]
+
+    async def ask() -> None:
+        for _ in range(3):
+            with pytest.raises(ProbeFailed, match="no such library"):
+                await ask_probe({"long": "x" * 2**20}, environ={}, timeout_s=20, command=command)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(ask())
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), RuntimeError("the handler is closed")])
+@pytest.mark.parametrize("step", ["write", "communicate"])
+async def test_a_question_that_nobody_takes_any_more_is_a_failure_of_the_probe(
+    error: Exception, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    owner = asyncio.StreamWriter if step == "write" else asyncio.subprocess.Process
+    monkeypatch.setattr(owner, step, fail)
+    said = "no such library" if step == "write" else "ended before it was asked"
+    with pytest.raises(ProbeFailed, match=said):
+        await ask_probe({}, environ={}, timeout_s=20, command=[sys.executable, "-c", "exit('no such library')"])
 
 
 async def test_what_libraries_print_is_not_taken_for_the_answer() -> None:

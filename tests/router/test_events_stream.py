@@ -150,6 +150,18 @@ async def test_number_of_listeners_is_bounded() -> None:
         async with side.client.get("/events") as reply:
             assert reply.status == 429
             assert (await reply.json())["error"]["code"] == "too_many_streams"
+        async with side.client.get("/admin/logs?follow=1&model=smol") as reply:
+            assert reply.status == 200, "logs have places of their own"
+
+
+async def test_one_key_leaves_places_to_others() -> None:
+    async with http_side(keys={"api_keys": "user", "admin_keys": "root"}) as side, contextlib.AsyncExitStack() as stack:
+        user, root = {"x-api-key": "user"}, {"x-api-key": "root"}
+        for _ in range(MAX_STREAMS // 4):
+            await stack.enter_async_context(side.client.get("/events", headers=user))
+        assert (await side.client.get("/models/sse", headers=user)).status == 429
+        async with side.client.get("/events", headers=root) as reply:
+            assert reply.status == 200
 
 
 @pytest.mark.parametrize("path", ["/events", "/models/sse"])

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,19 @@ def test_broken_files_are_as_good_as_none(tmp_path: Path, content: str, caplog: 
     assert disk.read("key") == Knowledge()
     assert "key.json is ignored" in caplog.text
     assert disk.read("other") == Knowledge()
+
+
+def test_a_pipe_under_the_name_of_a_file_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    os.mkfifo(tmp_path / "key.json")
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        reading = executor.submit(FootprintFiles(tmp_path).read, "key")
+        try:
+            assert reading.result(timeout=10) == Knowledge()
+        finally:  # let a reader that waits for a writer go
+            with suppress(OSError):
+                os.close(os.open(tmp_path / "key.json", os.O_WRONLY | os.O_NONBLOCK))
+    assert "key.json is ignored: it is not a regular file" in caplog.text
 
 
 def test_a_disk_that_cannot_be_written_to_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

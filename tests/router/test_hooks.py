@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import psutil
 import pytest
 
 from router.catalog import Hooks, ModelSpec
-from router.hooks import HookFailed, HookRunner, Occasion
+from router.hooks import HookFailed, HookRunner, Occasion, _HookOutput
+from router.log_tail import LogTail
 from tests.support.stub_world import eventually
 
 PYTHON = sys.executable
@@ -60,6 +62,48 @@ async def test_what_a_hook_prints_is_in_the_log(tmp_path: Path, caplog: pytest.L
     caplog.set_level("INFO", "router.hooks")
     await HookRunner().run(occasion(tmp_path, "echo", "mounted /models"), os.environ)
     assert "m: before_load: mounted /models" in caplog.messages
+
+
+async def test_a_hook_that_prints_without_end_fills_neither_the_log_nor_the_loop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "router.hooks")
+    longest_s, is_over = 0.0, False
+
+    async def watch_loop() -> None:
+        nonlocal longest_s
+        while not is_over:
+            started_s = time.monotonic()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.monotonic() - started_s)
+
+    watching = asyncio.create_task(watch_loop())
+    command = ("sh", "-c", "yes | head -c 4000000; echo the reason; exit 1")
+    with pytest.raises(HookFailed, match=r"exit code 1: the reason$"):
+        await HookRunner().run(occasion(tmp_path, *command), os.environ)
+    is_over = True
+    await watching
+    assert len([message for message in caplog.messages if message == "m: before_load: y"]) <= 200
+    assert sum(int(message.split()[2]) for message in caplog.messages if "lines left out" in message) > 1_900_000
+    assert len([message for message in caplog.messages if "lines left out" in message]) <= 6
+    assert longest_s < 0.5
+
+
+async def test_a_hook_has_fifty_lines_of_the_log_in_a_second_and_two_hundred_in_all(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "router.hooks")
+    now = [0.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+    output = _HookOutput("m: before_load", LogTail())
+    num_logged = []
+    for second in range(6):
+        now[0] = second * 1.5
+        output.data_received(b"line\n" * 300)
+        num_logged.append(caplog.messages.count("m: before_load: line"))
+    assert num_logged == [50, 100, 150, 200, 200, 200]
+    output.connection_lost(None)
+    assert caplog.messages[-1] == "m: before_load: 850 lines left out: they came too fast"
 
 
 async def test_a_hook_that_takes_too_long_is_killed_with_all_it_started(tmp_path: Path) -> None:

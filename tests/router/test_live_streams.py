@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from router.auth import ALL_SCOPES, Grant, Scope
 from router.errors import TooManyRequests
-from router.live_streams import LiveStreams, Outbox
+from router.live_streams import Kind, LiveStreams, Outbox, write_until_left
+from tests.support.served import until
+
+ADMIN = Grant("admin", ALL_SCOPES)
 
 
 async def test_everything_that_waits_is_taken_at_once_and_in_order() -> None:
@@ -57,20 +65,86 @@ async def test_slow_reader_that_needs_every_piece_is_cut_off() -> None:
 async def test_number_of_streams_is_bounded_and_places_come_back() -> None:
     streams = LiveStreams(max_streams=1)
     with (
-        streams.open(left_out=None),
-        pytest.raises(TooManyRequests, match="1 clients already"),
-        streams.open(left_out=None),
+        streams.open(Kind.EVENTS, ADMIN, left_out=None),
+        pytest.raises(TooManyRequests, match="1 clients already that follow events"),
+        streams.open(Kind.EVENTS, ADMIN, left_out=None),
     ):
         pass
-    with streams.open(left_out=None) as box:
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
+        assert not box.is_closed
+
+
+async def test_one_key_takes_no_more_than_a_quarter_of_the_places_unless_it_is_an_administrators() -> None:
+    streams = LiveStreams(max_streams=8)
+    first, second = (Grant(name, frozenset({Scope.INFERENCE})) for name in ("first", "second"))
+    with ExitStack() as stack:
+        for grant in (first, first, second, *[ADMIN] * 3):
+            stack.enter_context(streams.open(Kind.EVENTS, grant, left_out=None))
+        with pytest.raises(TooManyRequests, match="2 clients with this API key"):
+            stack.enter_context(streams.open(Kind.EVENTS, first, left_out=None))
+        stack.enter_context(streams.open(Kind.EVENTS, second, left_out=None))
+
+
+async def test_those_who_follow_events_lock_nobody_out_of_the_logs() -> None:
+    streams = LiveStreams(max_streams=1)
+    with (
+        streams.open(Kind.EVENTS, ADMIN, left_out=None),
+        streams.open(Kind.LOGS, ADMIN, left_out=None) as box,
+    ):
         assert not box.is_closed
 
 
 async def test_stop_of_the_server_ends_all_streams() -> None:
     streams = LiveStreams()
-    with streams.open(left_out=None) as box:
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
         taking = asyncio.create_task(box.take(30))
         await asyncio.sleep(0)
         await streams.end_all(web.Application())
         assert await asyncio.wait_for(taking, 10) == b""
         assert box.is_closed
+
+
+# --- clients that read nothing ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def deaf_client(box: Outbox) -> AsyncIterator[asyncio.Future[None]]:
+    """A client that has asked and reads nothing; yields what ends with its reply, which fills every buffer."""
+    ended = asyncio.get_running_loop().create_future()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await write_until_left(request, box, "text/plain")
+        finally:
+            ended.set_result(None)
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server:
+        client = socket.create_connection((server.host, server.port))
+        with client:
+            client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            box.push(b"x" * 50_000_000)
+            waiting = asyncio.ensure_future(asyncio.shield(ended))
+            await until(lambda: box._num_bytes == 0, what="the handler takes what waits")
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            yield waiting
+
+
+async def test_client_that_reads_nothing_is_cut_off_once_too_much_waits_for_it() -> None:
+    box = Outbox(left_out=None)
+    async with deaf_client(box) as ended:
+        box.push(b"y" * 200_000)
+        assert not ended.done()
+        box.push(b"y" * 200_000)
+        assert box.is_closed
+        await asyncio.wait_for(ended, 10)
+
+
+async def test_stop_waits_for_no_client_that_reads_nothing() -> None:
+    streams = LiveStreams()
+    with streams.open(Kind.LOGS, ADMIN, left_out="{}") as box:
+        async with deaf_client(box) as ended:
+            await streams.end_all(web.Application())
+            await asyncio.wait_for(ended, 10)

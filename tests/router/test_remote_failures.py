@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from router.catalog_files import load_catalog
 from tests.fakes.other_server import EVENTS, other_server
 from tests.support.far_side import ASK, far, far_side
 from tests.support.http_side import CHAT, http_side, make_catalog
 from tests.support.self_signed import self_signed_server
+from tests.support.served import until
+
+JSON = {"Content-Type": "application/json"}
 
 # --- errors of the other server ---------------------------------------------------------------------------
 
@@ -71,6 +77,76 @@ async def test_a_refusal_of_the_routers_key_does_not_look_like_one_of_the_client
         assert "sk-ours" not in caplog.text
 
 
+@pytest.mark.parametrize("status", [404, 413, 429, 503])
+async def test_a_refusal_without_a_reason_that_can_be_read_keeps_its_status_and_its_advice(status: int) -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return web.Response(
+            status=status, text="<html>busy", content_type="text/html", headers={"Retry-After": "999999999"}
+        )
+
+    async with far_side() as (side, other):
+        other.script = refuse
+        reply = await side.client.post(CHAT, json=ASK)
+        error = (await reply.json())["error"]
+        assert (reply.status, error["code"], reply.headers["Retry-After"]) == (status, "remote_failed", "3600")
+        assert f"HTTP {status} and no reason" in error["message"]
+
+
+async def test_an_error_that_is_compressed_against_our_wish_is_not_unpacked() -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        body = gzip.compress(b'{"error": "so many bytes"}')
+        return web.Response(status=422, body=body, headers=JSON | {"Content-Encoding": "gzip"})
+
+    async with far_side() as (side, other):
+        other.script = refuse
+        reply = await side.client.post(CHAT, json=ASK)
+        assert (reply.status, (await reply.json())["error"]["code"]) == (422, "remote_failed")
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_the_routers_key_is_taken_out_of_an_error_that_repeats_it(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "bad key sk-ours, no sk-ours"}}, status=status)
+
+    monkeypatch.setenv("BIG_KEY", "sk-ours")
+    async with far_side(key_env="BIG_KEY") as (side, other):
+        other.script = refuse
+        reply = await side.client.post(CHAT, json=ASK)
+        assert (reply.status, (await reply.json())["error"]["message"]) == (status, "bad key ***, no ***")
+
+
+async def test_the_routers_key_is_taken_out_of_an_error_in_an_open_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", "sk-ours")
+    async with other_server() as other:
+        catalog = make_catalog(far(other.url, key_env="BIG_KEY"))
+        async with http_side(catalog, stream_open_after_s=0.02) as side:
+
+            async def refuse_late(_: web.Request) -> web.StreamResponse:
+                await other.go_on.wait()
+                return web.json_response({"error": {"message": "bad key sk-ours"}})
+
+            other.script = refuse_late
+            reply = await side.client.post(CHAT, json=ASK | {"stream": True})
+            assert await reply.content.readuntil(b"\n\n") == b": ping\n\n"
+            other.go_on.set()
+            rest = await reply.content.read()
+            assert json.loads(rest.removeprefix(b"data: "))["error"]["message"] == "bad key ***"
+
+
+async def test_a_key_that_is_not_set_is_told_without_the_address_that_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BIG_KEY", raising=False)
+    path = tmp_path / "models.yaml"
+    path.write_text("models: {big: {url: 'http://10.11.12.13:8000/v1', url_key_env: BIG_KEY}}\n")
+    async with http_side(load_catalog(path)) as side:
+        reply = await side.client.post(CHAT, json=ASK)
+        text = await reply.text()
+        assert (reply.status, "BIG_KEY is not set" in text, "10.11.12.13" in text) == (503, True, False)
+
+
 async def test_an_error_in_a_stream_that_waited_long_is_its_last_event() -> None:
     async with other_server() as other, http_side(make_catalog(far(other.url)), stream_open_after_s=0.02) as side:
 
@@ -94,6 +170,13 @@ async def test_an_error_in_a_stream_that_waited_long_is_its_last_event() -> None
         (web.Response(status=204), "failed with HTTP 204"),
         (web.Response(status=302, headers={"Location": "http://169.254.169.254/"}), "redirects to another address"),
         (web.Response(status=200, body=b"x", headers={"Content-Type": "nonsense"}), "answered with"),
+        (web.Response(status=200, text="<html>", content_type="application/json"), "calls its answer JSON"),
+        (web.Response(status=200, body=b"[" * 100_000, content_type="application/json"), "calls its answer JSON"),
+        (
+            web.Response(status=200, body=gzip.compress(b"{}"), headers=JSON | {"Content-Encoding": "gzip"}),
+            "in the encoding 'gzip'",
+        ),
+        (web.Response(status=999, text='{"error": "no"}', content_type="application/json"), "failed with HTTP 999"),
     ],
 )
 async def test_what_is_no_answer_of_such_an_api_is_told_as_a_failure_of_the_other_server(
@@ -111,6 +194,32 @@ async def test_what_is_no_answer_of_such_an_api_is_told_as_a_failure_of_the_othe
         assert "169.254" not in error["message"]
         assert len(other.asked) == 1
         assert side.num_requests(model="big", outcome="error") == 1
+
+
+async def test_a_stream_that_was_asked_for_is_a_stream_or_an_error() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response(answers.pop(0))
+
+    async with far_side() as (side, other):
+        other.script = answer
+        answers: list[dict[str, Any]] = [{"choices": []}, {"error": {"message": "no luck"}}]
+        reply = await side.client.post(CHAT, json=ASK | {"stream": True})
+        error = (await reply.json())["error"]
+        assert (reply.status, error["code"]) == (502, "remote_failed")
+        assert "no event stream" in error["message"]
+        reply = await side.client.post(CHAT, json=ASK | {"stream": True})
+        assert await reply.json() == {"error": {"message": "no luck"}}
+
+
+async def test_answers_that_are_held_count_with_the_bodies_that_are_held() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"long": "x" * 100_000})
+
+    async with other_server() as other, http_side(make_catalog(far(other.url)), max_body_memory=50_000) as side:
+        other.script = answer
+        reply = await side.client.post(CHAT, json=ASK)
+        assert (reply.status, (await reply.json())["error"]["code"]) == (429, "too_many_bytes")
+        await until(lambda: side.body_memory.num_bytes == 0)
 
 
 @pytest.mark.parametrize("chunks", [EVENTS[:1], (EVENTS[0], b'data: {"choi')])

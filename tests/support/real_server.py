@@ -89,15 +89,19 @@ class RealServer:
 def real_server(
     folder: Path, models: Mapping[str, Mapping[str, Any]], *, env: Mapping[str, str] | None = None, **top: Any
 ) -> Iterator[RealServer]:
-    """Run a server over `models` until the end of the block. Nothing is calibrated unless they say so."""
+    """Run a server over `models` until the end of the block. Nothing is calibrated unless they say so.
+
+    What it learns is kept in `folder`, not where the user's own routers keep it.
+    """
     catalogue = folder / "models.yaml"
     described = {name: {"calibrate": False} | dict(options) for name, options in models.items()}
     catalogue.write_text(yaml.safe_dump({"models": described} | top))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
+    own = {"CORRAL_LOG_FORMAT": "json", "CORRAL_CACHE": str(folder / "cache")}
     process = subprocess.Popen(
         [sys.executable, "-m", "router", "serve", str(catalogue), "--port", "0"],
         cwd=_ROOT,
-        env=kept | {"CORRAL_LOG_FORMAT": "json"} | dict(env or {}),
+        env=kept | own | dict(env or {}),
         stdout=subprocess.PIPE,
     )
     server = RealServer(process)

@@ -132,6 +132,15 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, within_s: fl
         await asyncio.sleep(0.01)
 
 
+def server_env(folder: Path) -> dict[str, str]:
+    """Return the settings of a server over stub workers that keeps what it learns in `folder`, not in the user's."""
+    return {
+        "CORRAL_WORKER_COMMAND": json.dumps(fake_worker_command()),
+        "CORRAL_LOG_FORMAT": "json",
+        "CORRAL_CACHE": str(folder / "cache"),
+    }
+
+
 @asynccontextmanager
 async def served(
     folder: Path, models: dict[str, dict[str, Any]], *, env: dict[str, str] | None = None, port: int = 0, **top: Any
@@ -160,9 +169,7 @@ async def served(
         "--port",
         str(port),
         cwd=_ROOT,
-        env=kept
-        | {"CORRAL_WORKER_COMMAND": json.dumps(fake_worker_command()), "CORRAL_LOG_FORMAT": "json"}
-        | (env or {}),
+        env=kept | server_env(folder) | (env or {}),
         stdout=asyncio.subprocess.PIPE,
     )
     server = Served(process, folder)
