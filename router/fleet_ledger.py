@@ -225,13 +225,13 @@ class FleetLedger:
 
     # --- workers -----------------------------------------------------------------------------------------
 
-    def spawn(self, record: ModelRecord, placement: Placement, *, is_preload: bool = False) -> None:
-        """A new incarnation is on its way and holds its place and its memory."""
+    def spawn(self, record: ModelRecord, placement: Placement, *, is_preload: bool = False) -> Resident:
+        """Return a new incarnation, which is on its way and holds its place and its memory."""
         replica = next(number for number in count() if number not in record.residents)
         incarnation = self._incarnations.get((record.policy.name, replica), 0) + 1
         self._incarnations[record.policy.name, replica] = incarnation
         worker = WorkerId(record.policy.name, replica, incarnation)
-        record.residents[replica] = Resident(
+        resident = record.residents[replica] = Resident(
             worker,
             fingerprint=record.policy.fingerprint,
             since_s=self.now_s,
@@ -244,6 +244,7 @@ class FleetLedger:
         )
         record.num_starts += 1
         self.actions.append(SpawnWorker(worker, placement))
+        return resident
 
     def place(self, resident: Resident, placement: Placement) -> None:
         """`resident` is placed anew before its process starts."""

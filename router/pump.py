@@ -274,7 +274,9 @@ class _Room:
                 ledger.refuse_all(record, reasons.pinned_out(record, ledger.limits.max_loaded, pinned))
 
     def _spawn(self, record: ModelRecord, placement: Placement, *, is_preload: bool = False) -> None:
-        self._ledger.spawn(record, placement, is_preload=is_preload)
+        resident = self._ledger.spawn(record, placement, is_preload=is_preload)
+        self._residents[resident.worker] = resident
+        self._pool[resident.worker] = self._occupant(resident)
         for resource, amount in needs_of(placement).items():
             if resource in self._free:
                 self._free[resource] -= amount
@@ -385,3 +387,4 @@ def _reopen_if_evicting(ledger: FleetLedger, resident: Resident) -> None:
     record.wish_at_s = None
     _replace_if_outdated(ledger, record, resident)
     ledger.grant(record)
+    _retire_if_idle(ledger, record, resident)

@@ -30,7 +30,17 @@ def test_every_mutation_has_a_name_of_its_own_and_a_reason() -> None:
 
 def test_every_module_that_decides_for_the_fleet_has_mutations() -> None:
     assert len(MUTATIONS) >= 40
-    names = ("placement", "pump", "fleet_ledger", "fleet", "resident", "prefix_memory", "waiting", "lifecycle", "threads")
+    names = (
+        "placement",
+        "pump",
+        "fleet_ledger",
+        "fleet",
+        "resident",
+        "prefix_memory",
+        "waiting",
+        "lifecycle",
+        "threads",
+    )
     assert {mutation.file for mutation in MUTATIONS} == {f"router/{name}.py" for name in names}
 
 

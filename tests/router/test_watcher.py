@@ -129,9 +129,13 @@ def test_a_folder_is_its_model_files_and_their_sizes(tmp_path: Path) -> None:
 def test_a_model_file_is_never_read_only_measured(tmp_path: Path) -> None:
     path = tmp_path / "a-00001-of-00002.gguf"
     path.write_bytes(b"1")
+    os.utime(path, ns=(1, 1))
     before = look([path])
     path.write_bytes(b"2")
+    os.utime(path, ns=(1, 1))
     assert look([path]) == before
+    os.utime(path, ns=(1, 2))
+    assert look([path]) != before, "a file of the same size has been put in its place"
     path.with_name("a-00002-of-00002.gguf").write_bytes(b"2")
     assert look([path]) != before
 
