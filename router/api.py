@@ -71,7 +71,8 @@ async def run_model(request: web.Request) -> web.StreamResponse:
 async def get_models(request: web.Request) -> web.StreamResponse:
     """Answer with every model and every listed alias, whether loaded or not."""
     services = request.app[SERVICES]
-    return json_response({"object": "list", "data": list_models(services.supervisor, services.started_at)})
+    models = list_models(services.supervisor, services.started_at, services.kept_entries)
+    return json_response({"object": "list", "data": models})
 
 
 async def get_model(request: web.Request) -> web.StreamResponse:

@@ -167,7 +167,7 @@ class Footprints:
         chosen = [spec for spec in specs if spec.remote is None]
         names = {spec.name for spec in chosen}
         self._entries = {name: entry for name, entry in self._entries.items() if name in names}
-        for step in (self._look, lambda spec: self._probe(spec, gpu)):
+        for step in (self._look_if_new, lambda spec: self._probe(spec, gpu)):
             for spec in chosen:
                 if number != self._num_surveys:
                     return
@@ -199,8 +199,6 @@ class Footprints:
         while self._writes:
             await asyncio.wait(self._writes)
 
-    # --- inside ---
-
     def _entry(self, spec: ModelSpec) -> _Entry | None:
         """Return the entry of exactly this model with these options."""
         entry = self._entries.get(spec.name)
@@ -210,6 +208,12 @@ class Footprints:
             return None
         entry.spec = spec  # the next question is answered at a glance
         return entry
+
+    async def _look_if_new(self, spec: ModelSpec) -> None:
+        """Look at the model unless its files have been seen: of a file that was replaced, `spec` is another one."""
+        entry = self._entry(spec)
+        if entry is None or entry.files is None:
+            await self._look(spec)
 
     async def _look(self, spec: ModelSpec, path: Path | None = None) -> None:
         """Know what the model's header and the disk say, unless that is known of the same files already.
@@ -282,6 +286,11 @@ class Footprints:
             is_wanted = known.planned_cpu is None and known.measured_cpu is None and not entry.is_probed
             is_wanted_on_gpu = gpu is not None and known.planned_gpu is None and not entry.is_probed_on_gpu
             if not is_wanted and not is_wanted_on_gpu:
+                return
+            found = await asyncio.to_thread(self._disk.read, entry.key)
+            if found.planned_cpu is not None and (gpu is None or found.planned_gpu is not None):  # by another model
+                entry.known = replace(known, planned_cpu=found.planned_cpu, planned_gpu=found.planned_gpu)
+                self._tell(entry)
                 return
             entry.is_probed, entry.is_probed_on_gpu = True, entry.is_probed_on_gpu or gpu is not None
             try:
@@ -356,7 +365,7 @@ def _identity(path: Path) -> tuple[str, int, int]:
 def _what_matters(spec: ModelSpec) -> tuple[object, ...]:
     """Return all of a model's configuration that its footprint depends on."""
     return (
-        *(spec.source, spec.base_dir, spec.context, spec.slots, spec.kv_tokens, spec.draft_source),
+        *(spec.source, spec.base_dir, spec.file_marks, spec.context, spec.slots, spec.kv_tokens, spec.draft_source),
         [lora.source for lora in spec.loras],
         {name: value for name, value in spec.engine.items() if name not in _WITHOUT_BEARING},
     )

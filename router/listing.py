@@ -39,15 +39,41 @@ _RANK_TYPE = 4
 _RANK = "rank"
 
 
-def list_models(supervisor: Supervisor, created: int) -> list[dict[str, Any]]:
-    """Return OpenAI model objects: each model, followed by its aliases that are not hidden."""
+KeptEntries = dict[str, tuple[tuple[object, ...], list[dict[str, Any]]]]
+"""By model: the entries of a model at rest, and all that they were made of."""
+
+
+def list_models(supervisor: Supervisor, created: int, kept: KeptEntries | None = None) -> list[dict[str, Any]]:
+    """Return OpenAI model objects: each model, followed by its aliases that are not hidden.
+
+    Mutates: `kept`, where entries are found that have not changed since the last time.
+    """
+    kept = {} if kept is None else kept
     look = Look.at(supervisor)
     entries = []
     for spec in supervisor.catalog.models.values():
-        entry = _model_entry(look, spec, created)
-        entries.append(entry)
-        entries += [_alias_entry(entry, alias) for alias in spec.aliases.values() if alias.listed]
+        entries += _entries_of(look, spec, created, kept)
     return entries
+
+
+def _entries_of(look: Look, spec: ModelSpec, created: int, kept: KeptEntries) -> list[dict[str, Any]]:
+    """Return the entries of a model and of its listed aliases; of a model at rest those that were made before."""
+    supervisor, view = look.supervisor, look.fleet.models.get(spec.name)
+    is_at_rest = view is not None and not (view.residents or view.last_exit or spec.name in look.fetches)
+    key = (spec, view, supervisor.header_of(spec), supervisor.context_of(spec), created)
+    if is_at_rest and (found := kept.get(spec.name)) is not None and _is_same(found[0], key):
+        return found[1]
+    entry = _model_entry(look, spec, created)
+    entries = [entry, *(_alias_entry(entry, alias) for alias in spec.aliases.values() if alias.listed)]
+    if is_at_rest:
+        kept[spec.name] = key, entries
+    else:
+        kept.pop(spec.name, None)
+    return entries
+
+
+def _is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return all(a is b or (isinstance(a, int) and a == b) for a, b in zip(one, other, strict=True))
 
 
 def find_model(supervisor: Supervisor, created: int, name: str) -> dict[str, Any]:

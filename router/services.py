@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -40,6 +40,8 @@ class Services:
     started_at: int
     """Unix seconds; shown as the `created` of every model."""
     remotes: Remotes = field(default_factory=Remotes)
+    kept_entries: dict[str, Any] = field(default_factory=dict)
+    """What `listing.py` keeps between two lists of models."""
     """The servers of models that are not here."""
 
 

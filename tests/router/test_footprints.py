@@ -153,8 +153,17 @@ async def test_a_file_that_was_replaced_is_asked_about_anew(world: World) -> Non
     await footprints.survey([world.spec()])
     path = world.write()
     os.utime(path, ns=(1, 1))
-    await footprints.survey([world.spec()])
+    await footprints.survey([replace(world.spec(), file_marks=(1, 1))])  # as the catalogue has it from then on
     assert len(world.asked) == 2
+
+
+async def test_models_with_the_same_file_and_options_are_asked_about_once(world: World) -> None:
+    footprints = world.footprints()
+    await footprints.survey([world.spec(), replace(world.spec(), name="twin")])
+    assert len(world.asked) == 1
+    twin = footprints.of(replace(world.spec(), name="twin"))
+    assert twin is not None
+    assert twin.source is FootprintSource.PROBE
 
 
 async def test_a_gpu_is_planned_for_as_soon_as_there_is_one(world: World) -> None:
