@@ -53,9 +53,11 @@ class DeviceMonitor:
         *,
         command: Sequence[str] | None = None,
         timeout_s: float = PROBE_TIMEOUT_S,
+        may_probe: bool = True,
         memory: MachineMemory | None = None,
         sys_folder: Path = Path("/sys"),
     ) -> None:
+        """Without `may_probe` llama.cpp is not asked: there are the CPU and what is declared."""
         self.devices: tuple[Device, ...] = ()
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the configured devices."""
@@ -67,7 +69,7 @@ class DeviceMonitor:
         self._memory = MachineMemory() if memory is None else memory
         self._sys_folder = sys_folder
         self._nvml: Nvml | None = None
-        self._found: tuple[FoundDevice, ...] | None = None
+        self._found: tuple[FoundDevice, ...] | None = None if may_probe else ()
         self._addresses: Mapping[str, str] = {}
         self._imagined: frozenset[str] = frozenset()
         self._last_free: dict[str, int] = {}

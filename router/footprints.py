@@ -110,10 +110,10 @@ class Footprints:
         command: Sequence[str] | None = None,
         timeout_s: float = PROBE_TIMEOUT_S,
         could_fit: CouldFit = lambda spec, footprint: True,
+        may_probe: bool = True,
         is_busy: IsBusy = lambda: False,
     ) -> None:
         """`folder`: where it is remembered; None = not at all. `command`: of the probe's process, for tests.
-
         `could_fit` tells whether a device could ever hold a model; an automatic context is chosen so that one can.
         llama.cpp is not asked while `is_busy`.
         """
@@ -125,6 +125,7 @@ class Footprints:
         self._command = command
         self._timeout_s = timeout_s
         self._could_fit = could_fit
+        self._may_probe = may_probe
         self._is_busy = is_busy
         self._library = library_version(environ)
         self._entries: dict[str, _Entry] = {}
@@ -167,7 +168,7 @@ class Footprints:
         chosen = [spec for spec in specs if spec.remote is None]
         names = {spec.name for spec in chosen}
         self._entries = {name: entry for name, entry in self._entries.items() if name in names}
-        for step in (self._look_if_new, lambda spec: self._probe(spec, gpu)):
+        for step in (self._look_if_new, lambda spec: self._probe(spec, gpu))[: 1 + self._may_probe]:
             for spec in chosen:
                 if number != self._num_surveys:
                     return
@@ -287,8 +288,8 @@ class Footprints:
             is_wanted_on_gpu = gpu is not None and known.planned_gpu is None and not entry.is_probed_on_gpu
             if not is_wanted and not is_wanted_on_gpu:
                 return
-            found = await asyncio.to_thread(self._disk.read, entry.key)
-            if found.planned_cpu is not None and (gpu is None or found.planned_gpu is not None):  # by another model
+            found = await asyncio.to_thread(self._disk.read, entry.key)  # another model may have asked for the same
+            if found.planned_cpu is not None and (gpu is None or found.planned_gpu is not None):
                 entry.known = replace(known, planned_cpu=found.planned_cpu, planned_gpu=found.planned_gpu)
                 self._tell(entry)
                 return
@@ -304,8 +305,7 @@ class Footprints:
                 return
             except asyncio.CancelledError:
                 entry.is_probed = entry.is_probed_on_gpu = False
-                raise
-            # Meanwhile a worker may have been measured.
+                raise  # else: meanwhile a worker may have been measured
             entry.known = replace(entry.known, planned_cpu=cpu, planned_gpu=on_gpu)
             self._tell(entry)
             await asyncio.to_thread(self._disk.write, entry.key, entry.known, spec.name)

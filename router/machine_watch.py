@@ -243,12 +243,16 @@ def make_machine_watch(
     emit: Callable[[Event], None],
     runs: Callable[[], Iterable[Watched]],
     waits_for_room: Callable[[], bool],
+    may_probe: bool,
 ) -> MachineWatch:
-    """Return a watch that keeps what models need in `cache_dir`; None = across restarts nothing is kept."""
+    """Return a watch that keeps what models need in `cache_dir`; None = across restarts nothing is kept.
+
+    Without `may_probe` llama.cpp is not asked what they need.
+    """
     folder = None if cache_dir is None else cache_dir / "footprints"
 
     def make_footprints(on_known: OnKnown, could_fit: CouldFit, is_busy: IsBusy) -> Footprints:
-        return Footprints(folder, store, headers, on_known, could_fit=could_fit, is_busy=is_busy)
+        return Footprints(folder, store, headers, on_known, could_fit=could_fit, is_busy=is_busy, may_probe=may_probe)
 
     return MachineWatch(monitor, make_footprints, emit=emit, runs=runs, waits_for_room=waits_for_room)
 

@@ -84,7 +84,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         worker_command=settings.worker_command,
         metrics=metrics,
         cache_dir=cache_dir(settings).absolute(),
-        device_monitor=DeviceMonitor(),
+        device_monitor=DeviceMonitor(may_probe=settings.worker_command is None),
     )
     guard = HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty)
     body_memory = BodyMemory(body_memory_bytes(settings, catalog.limits))

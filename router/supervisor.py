@@ -68,8 +68,7 @@ from worker.contract import WorkerStatus
 logger = logging.getLogger(__name__)
 
 _START_WAIT_S = 2.0
-"""How long the start waits for devices, and for model headers: the first listing should show contexts, but neither a
-slow driver nor a slow disk may stop it."""
+"""How long the start waits for model headers: the first listing should show contexts, a slow disk may not stop it."""
 _REAP_MARGIN_S = 5.0
 """Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
 _TIMER_MARGIN_S = 0.001
@@ -140,9 +139,9 @@ class Supervisor:
                 emit=self._dispatch,
                 runs=self._runs.values,
                 waits_for_room=lambda: self._fleet.waits_for_room,
+                may_probe=self._worker_command is None,
             )
-            finding = self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")
-            await asyncio.wait({finding}, timeout=_START_WAIT_S)
+            self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")  # workers wait for it
         machine = self._machine
         devices = machine.devices if machine is not None else {}
         self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
