@@ -131,6 +131,7 @@ async def test_an_edit_is_picked_up_however_the_file_is_replaced(tmp_path: Path)
                 (tmp_path / "link").replace(path)
             await until(serves(server, name), within_s=NOTICED_WITHIN_S, what=f"the folder that was swapped: {name}")
 
+        await until(lambda: len(reload_lines(server)) >= 5, what="the fifth line of the log")
         assert [line["level"] for line in reload_lines(server)] == ["info"] * 5, "and nothing was ever complained about"
 
 
