@@ -94,6 +94,13 @@ class FleetLedger:
         return {resource: -left for resource, left in room.items() if left < 0}
 
     @property
+    def standing(self) -> object:
+        """What a further round of decisions depends on: where workers are, what is wished for, who has been refused."""
+        states = tuple((resident.worker, resident.state) for resident in self.residents)
+        wishes = tuple(name for name, record in self.awake.items() if record.wish_at_s is not None)
+        return states, wishes, sum(not isinstance(action, GrantLease) for action in self.actions)
+
+    @property
     def has_surplus(self) -> bool:
         """Something exceeds what the configuration allows."""
         return bool(self.surplus)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from router import reasons
 from router.device import Placement
-from router.events import ExitReason, GrantLease, RefuseLoad, WorkerId
+from router.events import ExitReason, RefuseLoad, WorkerId
 from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
 from router.placement import PLACES, Occupant, choose_victims, deficits, needs_of, plan_placement
@@ -56,21 +56,14 @@ MAX_ROUNDS = 8
 def pump(ledger: FleetLedger) -> None:
     """Everything that can be decided now is decided, and noted as actions."""
     for _ in range(MAX_ROUNDS):
-        before = _standing(ledger)
+        before = ledger.standing
         for record in ledger.awake.values():
             _settle(ledger, record)
         _Room(ledger).share_out()
-        if _standing(ledger) == before:
+        if ledger.standing == before:
             break
     for name in list(ledger.awake):
         ledger.sleep_if_settled(name)
-
-
-def _standing(ledger: FleetLedger) -> object:
-    """Return what a further round depends on: where workers are, and who has been refused or wished for."""
-    states = tuple((resident.worker, resident.state) for resident in ledger.residents)
-    wishes = tuple(record.policy.name for record in ledger.awake.values() if record.wish_at_s is not None)
-    return states, wishes, sum(not isinstance(action, GrantLease) for action in ledger.actions)
 
 
 # --- within one model -------------------------------------------------------------------------------------
