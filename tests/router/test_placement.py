@@ -145,7 +145,7 @@ def test_a_split_is_rounded_up_so_that_no_byte_is_promised_twice() -> None:
 # --- what the configuration says ---------------------------------------------------------------------------
 
 
-def test_f04_a_model_goes_to_the_very_gpu_that_its_configuration_names() -> None:
+def test_a_model_goes_to_the_very_gpu_that_its_configuration_names() -> None:
     options = where(needs(10), cpu(), gpu(0, 24), gpu(1, 24), devices=("CUDA1",))
     assert [option.gpus for option in options] == [("CUDA1",)]
 
