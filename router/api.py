@@ -109,7 +109,10 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     catalog = services.supervisor.catalog
     raw = await read_body(request, catalog.limits.max_body_bytes, share)
     body = await parse_body(raw)
-    keys = owned_keys(body.fields)
+    streams = exchange.route is not None and exchange.route.streams_by_default
+    keys = owned_keys(body.fields, streams_by_default=streams)
+    if keys.model is None:
+        keys = replace(keys, model=request.query.get("model"))
     account.asked = keys.model
     resolution = catalog.resolve(keys.model)
     spec = resolution.spec
@@ -119,7 +122,7 @@ async def _read_call(request: web.Request, services: Services, exchange: Exchang
     fields = body.fields
     if not resolution.rules.is_empty:
         fields = resolution.rules.apply(fields)
-        keys = replace(owned_keys(fields), model=keys.model)
+        keys = replace(owned_keys(fields, streams_by_default=streams), model=keys.model)
     _check_priority(keys.priority, exchange.grant)
     keys = replace(keys, priority=keys.priority + exchange.grant.priority)
     account.is_stream = keys.stream

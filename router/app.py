@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 from router import admin, admin_logs, api, events_stream, later, ops
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
-from router.dialects import Dialect
+from router.dialects import Dialect, guess_dialect
 from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
 from router.events_stream import EVENT_HUB, EventHub
 from router.lifecycle import WorkerState
@@ -89,6 +89,8 @@ async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
     exchange = find_exchange()
     if exchange is not None:
         response.headers["X-Request-Id"] = exchange.account.request_id
+        if exchange.dialect is Dialect.ANTHROPIC:
+            response.headers["request-id"] = exchange.account.request_id
 
 
 # --- around every handler, from the outside in ------------------------------------------------------------
@@ -105,8 +107,9 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         route=_UNKNOWN if route is None else route.label,
         accepted_at_s=clock(),
     )
-    dialect = Dialect.OPENAI
-    open_exchange(Exchange(account, dialect, Reply(request, dialect), Grant(None, frozenset())))
+    dialect = _dialect_of(request, route)
+    reply = Reply(request, dialect, account.request_id)
+    open_exchange(Exchange(account, dialect, reply, Grant(None, frozenset()), route))
     try:
         response = await handler(request)
     except asyncio.CancelledError:
@@ -125,6 +128,12 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         is_counted = route is None or route.is_counted
         # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
         asyncio.get_running_loop().call_soon(functools.partial(_close_account, services, account, is_counted, clock()))
+
+
+def _dialect_of(request: web.Request, route: Route | None) -> Dialect:
+    if route is None or (route.dialect is Dialect.OPENAI and "anthropic-version" in request.headers):
+        return guess_dialect(request.path, request.headers)
+    return route.dialect
 
 
 def _unheard(request: web.Request) -> web.Response:

@@ -149,7 +149,7 @@ async def dump_body(fields: Mapping[str, Any]) -> bytes:
     return await asyncio.to_thread(orjson.dumps, fields)
 
 
-def owned_keys(fields: Mapping[str, Any]) -> OwnedKeys:
+def owned_keys(fields: Mapping[str, Any], *, streams_by_default: bool = False) -> OwnedKeys:
     """Return what the router must know. Raises: BadRequest naming the key whose type is wrong or that is refused."""
     model = fields.get("model")
     if model is not None and not isinstance(model, str):
@@ -169,7 +169,7 @@ def owned_keys(fields: Mapping[str, Any]) -> OwnedKeys:
             raise BadRequest(f"`{key}` is not supported: {instead}", code="unsupported_parameter", param=key)
     return OwnedKeys(
         model=model,
-        stream=fields.get("stream") is True,
+        stream=fields.get("stream") is True or (streams_by_default and fields.get("stream") is None),
         priority=priority,
         cache_salt=None if salt is None else hashlib.sha256(salt.encode("utf-8", "replace")).hexdigest()[:32],
     )

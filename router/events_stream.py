@@ -18,10 +18,10 @@ from aiohttp import web
 
 from router.auth import Scope
 from router.catalog import ModelSpec
+from router.dialects import EVENT_STREAM
 from router.fleet_views import FleetSnapshot, ModelView
 from router.listing import Look, llama_server_status
 from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
-from router.reply import EVENT_STREAM
 from router.routes import Route
 from router.services import SERVICES, current_exchange
 from router.shown_states import REMOTE

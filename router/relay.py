@@ -21,9 +21,10 @@ from aiohttp import web
 from router.account import Account
 from router.body import BodyShare
 from router.catalog import ModelSpec
+from router.dialects import EVENT_STREAM, NDJSON
 from router.errors import RequestTimeout, RouterError, ShuttingDown, WorkerDied, WorkerRefused
 from router.events import WorkerId
-from router.reply import EVENT_STREAM, Reply
+from router.reply import Reply
 from router.settings import RouterSettings
 from router.worker_session import ConnectionCut, NoConnection, NotHttp, WorkerReply
 from worker.contract import FRAMES_CONTENT_TYPE, ErrorPayload, Frame, FrameDecoder, FrameType, FramingError, Header
@@ -56,6 +57,8 @@ class Call:
     key_id: str | None = None
     prefixes: tuple[int, ...] = ()
     """Hashes of the conversation's beginnings, where several workers may serve it."""
+    keep: Callable[[bytes], None] | None = None
+    """Is given what the worker wants to have kept of its finished reply."""
 
 
 class NothingReceived(Exception):
@@ -171,6 +174,8 @@ class Relay:
             self._forget_body()
             answer = _Answer(self._reply, self._account, _client_content_type(worker_reply), self._clock)
             await self._pump(worker_reply, lease, answer)
+            if answer.kept is not None and self._call.keep is not None:
+                self._call.keep(answer.kept)
             limit.reschedule(None)  # it is complete: nothing may take it back
             worker_reply.release()
             return await answer.close()
@@ -228,12 +233,14 @@ class _Answer:
         self._reply = reply
         self._account = account
         self._content_type = content_type
-        self._is_stream = content_type.partition(";")[0].strip() == EVENT_STREAM
+        self._is_stream = content_type.partition(";")[0].strip() in (EVENT_STREAM, NDJSON)
         self._clock = clock
         self._unsent: list[bytes] = []
         """All of an answer that goes out at once; the end of a stream, which goes out with its close."""
         self.error: ErrorPayload | None = None
         """What the worker said went wrong; nothing is sent after it."""
+        self.kept: bytes | None = None
+        """What the worker wants to have kept."""
         self.is_ended = False
 
     async def take(self, frames: list[Frame]) -> None:
@@ -248,7 +255,9 @@ class _Answer:
                     self.error = _read_error(frame.payload)
                 case FrameType.END:
                     self._note_end(frame.payload)
-                case FrameType.RESUME | FrameType.PROGRESS | FrameType.STORE:
+                case FrameType.STORE:
+                    self.kept = frame.payload
+                case FrameType.RESUME | FrameType.PROGRESS:
                     pass  # about the request, not for the client
                 case _:
                     assert_never(frame.type)

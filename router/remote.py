@@ -20,6 +20,7 @@ from aiohttp import web
 from router.account import Account
 from router.body import SCAN_INLINE_BYTES, BodyShare
 from router.catalog import Remote
+from router.dialects import EVENT_STREAM
 from router.errors import (
     ModelUnavailable,
     RemoteFailed,
@@ -31,7 +32,7 @@ from router.errors import (
 )
 from router.relay import Call
 from router.remotes import Remotes
-from router.reply import EVENT_STREAM, Reply
+from router.reply import Reply
 from router.reply_reader import ReplyReader, read_error
 from router.settings import RouterSettings
 from worker.contract import ErrorPayload

@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 
 from router.catalog import ModelSpec, Remote
+from router.dialects import EVENT_STREAM
 from router.errors import ModelUnavailable, RemoteFailed, ShuttingDown, TooManyRequests
-from router.reply import EVENT_STREAM
 
 HOPS = "X-Corral-Hops"
 """Request header that counts the Corrals on the way, so that two that send to each other notice it."""

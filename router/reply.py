@@ -13,20 +13,18 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from router.dialects import Dialect, error_body, error_event, ping
+from router.dialects import Dialect, error_body, error_event, event_end, ping, stream_type
 from worker.contract import ErrorPayload
-
-EVENT_STREAM = "text/event-stream"
-_EVENT_END = b"\n\n"
 
 
 class ClientGone(Exception):
     """The client has closed the connection: there is nobody to answer."""
 
 
-def error_response(dialect: Dialect, error: ErrorPayload) -> web.Response:
+def error_response(dialect: Dialect, error: ErrorPayload, request_id: str | None = None) -> web.Response:
     """Return the HTTP response that tells `error`, with `Retry-After` where waiting helps."""
-    response = web.Response(status=error.status, body=error_body(dialect, error), content_type="application/json")
+    body = error_body(dialect, error, request_id)
+    response = web.Response(status=error.status, body=body, content_type="application/json")
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     return response
@@ -39,9 +37,11 @@ class Reply:
     then on a failure is an event, and the end of the stream never looks like a finished answer.
     """
 
-    def __init__(self, request: web.Request, dialect: Dialect) -> None:
+    def __init__(self, request: web.Request, dialect: Dialect, request_id: str | None = None) -> None:
         self._request = request
         self._dialect = dialect
+        self._request_id = request_id
+        self._event_end = event_end(dialect)
         self._lock = asyncio.Lock()  # the pings and the answer come from two tasks
         self._stream: web.StreamResponse | None = None
         self._wrote_at_s = 0.0
@@ -83,23 +83,30 @@ class Reply:
         """
         async with self._lock:
             if self._stream is None:
-                response = error_response(self._dialect, error)
+                response = error_response(self._dialect, error, self._request_id)
                 response.headers.update(self.headers)
                 return response
-            event = error_event(self._dialect, error)
+            event = error_event(self._dialect, error, self._request_id)
             if not self._is_at_event_end:
-                event = _EVENT_END + event  # a half-sent event must not swallow this one
+                event = self._event_end + event  # a half-sent event must not swallow this one
             await self._end(self._stream, event)
             return self._stream
 
     @contextlib.asynccontextmanager
     async def kept_alive(self, open_after_s: float, ping_interval_s: float) -> AsyncIterator[None]:
-        """Open the stream if nothing was sent for `open_after_s`, and ping whenever it is silent, while inside."""
+        """Open the stream if nothing was sent for `open_after_s`, and ping whenever it is silent, while inside.
+
+        In a dialect without pings nothing happens: an early failure keeps its status for as long as it takes.
+        """
+        signal = ping(self._dialect)
+        if signal is None:
+            yield
+            return
         pinger: asyncio.Task[None] | None = None
 
         def start() -> None:
             nonlocal pinger
-            pinger = asyncio.create_task(self._ping_forever(ping_interval_s))
+            pinger = asyncio.create_task(self._ping_forever(signal, ping_interval_s))
 
         # Many streams are over by then: those do without the task.
         timer = asyncio.get_running_loop().call_later(open_after_s, start)
@@ -112,21 +119,21 @@ class Reply:
                 with contextlib.suppress(asyncio.CancelledError, ClientGone):
                     await pinger
 
-    async def _ping_forever(self, ping_interval_s: float) -> None:
+    async def _ping_forever(self, signal: bytes, ping_interval_s: float) -> None:
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if self._stream is None:
-                await self._write(ping(self._dialect))
+                await self._write(signal)
         while True:
             silent_s = clock() - self._wrote_at_s
             await asyncio.sleep(max(ping_interval_s - silent_s, 0.001))
             async with self._lock:
                 if self._is_at_event_end and clock() - self._wrote_at_s >= ping_interval_s:
-                    await self._write(ping(self._dialect))
+                    await self._write(signal)
 
     async def _write(self, data: bytes) -> None:
         stream = await self._open()
-        self._is_at_event_end = data.endswith(_EVENT_END)
+        self._is_at_event_end = data.endswith(self._event_end)
         try:
             await stream.write(data)
         except ConnectionError:
@@ -137,7 +144,7 @@ class Reply:
         if self._stream is None:
             stream = web.StreamResponse(
                 headers={
-                    "Content-Type": EVENT_STREAM,
+                    "Content-Type": stream_type(self._dialect),
                     "Cache-Control": "no-cache",
                     "X-Accel-Buffering": "no",  # nginx would send the stream in one lump
                     **self.headers,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from router.auth import Scope
+from router.dialects import Dialect
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,6 +35,10 @@ class Route:
     """Listed on the start page."""
     same_as: str | None = None
     """The path that this one is another form of."""
+    dialect: Dialect = Dialect.OPENAI
+    """Whose errors and streams it answers with."""
+    streams_by_default: bool = False
+    """A request that says nothing of `stream` gets one."""
 
     @property
     def label(self) -> str:

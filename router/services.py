@@ -18,6 +18,7 @@ from router.dialects import Dialect
 from router.host_guard import HostGuard
 from router.remotes import Remotes
 from router.reply import Reply
+from router.routes import Route
 from router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Exchange:
     dialect: Dialect
     reply: Reply
     grant: Grant
+    route: Route | None = None
 
 
 _current: ContextVar[Exchange] = ContextVar("exchange")  # each request runs in a task of its own

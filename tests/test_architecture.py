@@ -50,15 +50,15 @@ WORKER_LAYERS = {
         engine.batch engine.errors engine.request engine.vocabulary worker.api worker.chat worker.engine
     """,
     1: """
-        api.body api.logprobs api.loras api.openai_reply api.params api.ports api.prompt api.refusals
-        api.samplers api.usage api.vectors chat.client_text chat.control_texts chat.expectations chat.filters
-        chat.limits chat.messages chat.render_context chat.sandbox chat.template chat.text_operations
-        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
-        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram
-        engine.pair_prompt engine.pooling engine.prefix_cache engine.recovery engine.sampler
-        engine.sampling_candidates engine.sampling_chance engine.sampling_dry engine.sampling_feedback
-        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table engine.speculation
-        engine.statistics
+        api.body api.deltas api.fields api.logprobs api.loras api.openai_fields api.openai_reply api.ports
+        api.prompt api.refusals api.samplers api.sampling_fields api.usage api.vectors chat.client_text
+        chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
+        chat.sandbox chat.template chat.text_operations engine.adapters engine.admission engine.budget
+        engine.calibration engine.cost engine.detokenizer engine.drafting engine.embedding_batches
+        engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt engine.pooling engine.prefix_cache
+        engine.recovery engine.sampler engine.sampling_candidates engine.sampling_chance engine.sampling_dry
+        engine.sampling_feedback engine.sampling_steps engine.scheduler engine.sequence engine.slot
+        engine.slot_table engine.speculation engine.statistics
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator engine.core
@@ -68,8 +68,8 @@ WORKER_LAYERS = {
         engine.llama_vocabulary engine.prompt_files engine.prompt_format engine.prompt_store
     """,
     3: """
-        __main__ app life probe process api.gate api.openai_chat api.openai_completions api.openai_embeddings
-        api.pooled api.rerank api.served api.stream
+        __main__ app life probe process api.chat_prompt api.engine_requests api.gate api.openai_chat
+        api.openai_completions api.openai_embeddings api.pooled api.rerank api.served api.stream
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

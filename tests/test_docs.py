@@ -33,9 +33,10 @@ from tests.test_architecture import ROOT, modules
 from worker.api.openai_chat import ChatFields
 from worker.api.openai_completions import CompletionFields
 from worker.api.openai_embeddings import EmbeddingFields
-from worker.api.params import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS, GenerationFields
+from worker.api.openai_fields import GenerationFields
 from worker.api.refusals import BOTH, CHAT, COMPLETIONS, EMBEDDINGS, RERANK, IsHarmless
 from worker.api.rerank import RerankFields
+from worker.api.sampling_fields import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
 

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import assert_never
 
 from aiohttp import web
 
@@ -19,13 +21,15 @@ from worker.api.openai_completions import read_completion
 from worker.api.openai_embeddings import read_embeddings
 from worker.api.pooled import PooledJob, PooledReply, check_can_generate
 from worker.api.rerank import read_rerank
-from worker.api.served import Envelope, Job, ServedModel
-from worker.api.stream import Reply, failure
+from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.stream import ReadyReply, Reply, failure
 from worker.api.usage import Totals
 from worker.contract import FRAMES_CONTENT_TYPE, Header
 from worker.errors import RequestError, UnforeseenFault
 
-Read = Callable[[ServedModel, bytes, Envelope], Job | PooledJob]
+AnyJob = Job | PooledJob | ReadyJob
+AnyReply = Reply | PooledReply | ReadyReply
+Read = Callable[[ServedModel, bytes, Envelope], AnyJob]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger("worker")
@@ -38,13 +42,29 @@ LAST_WORDS_S = 1.0
 """How long replies may take to end when the process does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One address, and what understands the requests that come to it."""
+
+    path: str
+    read: Read
+    generates: bool = True
+    """Only models that generate text can answer it."""
+
+
+ROUTES = (
+    Route("/v1/chat/completions", read_chat),
+    Route("/v1/completions", read_completion),
+    Route("/v1/embeddings", read_embeddings, generates=False),
+    Route("/v1/rerank", read_rerank, generates=False),
+)
+
+
 def make_app(model: ServedModel, gate: Gate) -> web.Application:
     """Return the application; `make_runner` knows how to run it."""
     app = web.Application(client_max_size=UNLIMITED_BYTES)
-    app.router.add_post("/v1/chat/completions", _answering(model, gate, read_chat))
-    app.router.add_post("/v1/completions", _answering(model, gate, read_completion))
-    app.router.add_post("/v1/embeddings", _answering(model, gate, read_embeddings, generates=False))
-    app.router.add_post("/v1/rerank", _answering(model, gate, read_rerank, generates=False))
+    for route in ROUTES:
+        app.router.add_post(route.path, _answering(model, gate, route))
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({"status": "draining" if gate.is_closed else "ok", "model": model.name})
@@ -64,13 +84,13 @@ def make_runner(app: web.Application) -> web.AppRunner:
     )
 
 
-def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = True) -> Handler:
-    """Return the handler that answers the requests which `read` understands; most ask for generated text."""
+def _answering(model: ServedModel, gate: Gate, route: Route) -> Handler:
+    """Return the handler that answers the requests of `route`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
         response.headers[Header.CONTENT_TYPE] = "application/json"
-        reply: Reply | PooledReply | None = None
+        reply: AnyReply | None = None
 
         async def write(frames: bytes) -> None:
             if not response.prepared:
@@ -86,14 +106,14 @@ def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = 
         try:
             with gate.enter():
                 body = await request.read()
-                if generates:
+                if route.generates:
                     check_can_generate(model)
-                envelope = Envelope.from_headers(request.headers)
+                envelope, body = Envelope.from_headers(request.headers).with_history(body)
                 # Templates and tokenizers take milliseconds for each kilobyte: other replies go on meanwhile.
-                job = await asyncio.to_thread(read, model, body, envelope)
-                if job.is_stream:
-                    response.headers[Header.CONTENT_TYPE] = "text/event-stream"
-                reply = PooledReply(model, job, write) if isinstance(job, PooledJob) else Reply(model, job, write)
+                job = await asyncio.to_thread(route.read, model, body, envelope)
+                if isinstance(job, Job) and job.is_stream:
+                    response.headers[Header.CONTENT_TYPE] = job.stream_type
+                reply = _reply(model, job, write)
                 # The router learns that its request is being worked on: it forgets the body and sends it nowhere else.
                 await response.prepare(request)
                 await reply.run()
@@ -110,6 +130,18 @@ def _answering(model: ServedModel, gate: Gate, read: Read, *, generates: bool = 
         return response
 
     return handle
+
+
+def _reply(model: ServedModel, job: AnyJob, write: Callable[[bytes], Awaitable[None]]) -> AnyReply:
+    match job:
+        case Job():
+            return Reply(model, job, write)
+        case PooledJob():
+            return PooledReply(model, job, write)
+        case ReadyJob():
+            return ReadyReply(job, write)
+        case _:
+            assert_never(job)
 
 
 def _request_id(request: web.Request) -> str:

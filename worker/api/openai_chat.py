@@ -6,28 +6,24 @@ When the last message is the assistant's own, the answer continues it. Must not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, assert_never
 
 import orjson
 from pydantic import Field
 
 from worker.api.body import read_object
-from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, chat_logprobs
-from worker.api.loras import choose_adapters
+from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
+from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.engine_requests import make_requests
+from worker.api.fields import Whole, read_fields
+from worker.api.logprobs import MAX_TOP, Shape, chat_logprobs
+from worker.api.openai_fields import GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.params import GenerationFields, Whole, read_fields
-from worker.api.prompt import check_length, check_text_length, tokens_of_segments
 from worker.api.refusals import CHAT, refuse_unsupported
-from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
+from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
 from worker.api.usage import Totals
-from worker.engine.request import FinishReason, GenerationRequest
-from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
-
-if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
-    from worker.chat.template import ChatTemplate, Segment
+from worker.errors import RequestError, UnsupportedParameter
 
 
 class ChatFields(GenerationFields):
@@ -52,50 +48,33 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     fields = read_fields(ChatFields, raw)
     _refuse_tools(fields)
     num_logprobs = _num_logprobs(fields)
-    is_post_sampling = fields.wants_post_sampling(num_logprobs)
-    vocabulary = model.vocabulary
-    adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
-    sampling = fields.sampling(vocabulary, fallback_seed=envelope.seed)
-    segments = _render(_template_of(model), model, fields, envelope)
-    check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param="messages")
-    tokens = tuple(tokens_of_segments(vocabulary, segments))
-    if not tokens:
-        raise RequestError("The chat template made an empty prompt of these messages.", param="messages")
-    room = check_length(tokens, context=model.context, param="messages")
-    requests = tuple(
-        GenerationRequest(
-            prompt=tokens,
-            max_tokens=fields.clip_max_tokens(room=room, cap=model.max_tokens),
-            sampling=replace(sampling, choice=choice),
-            external_id=envelope.request_id,
-            priority=envelope.priority,
-            cache_prompt=fields.cache_prompt is not False,
-            cache_salt=envelope.cache_salt,
-            num_logprobs=num_logprobs,
-            post_sampling_logprobs=is_post_sampling,
-            adapters=adapters,
-            itl_target_ms=fields.itl_target_ms,
-            reproducible=bool(fields.reproducible),
-        )
-        for choice in range(fields.num_choices)
+    requests = make_requests(
+        model,
+        envelope,
+        fields,
+        [chat_tokens(model, _conversation(fields), envelope)],
+        param="messages",
+        num_choices=fields.num_choices,
+        max_tokens=fields.max_answer,
+        num_logprobs=num_logprobs,
     )
     head = Head(f"chatcmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(model.engine.facts))
-    shape = None if num_logprobs is None else partial(chat_logprobs, vocabulary)
+    shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ChatFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
     return Job(requests, fields.num_choices, fields.stop, bool(fields.stream), formatter)
 
 
-def _template_of(model: ServedModel) -> ChatTemplate:
-    if model.template is not None:
-        return model.template
-    if model.template_problem is not None:
-        raise NoChatTemplate(
-            f"The chat template of model '{model.name}' cannot be used: {model.template_problem}. "
-            "Set a working `chat_template` for it in models.yaml, or use /v1/completions."
-        )
-    raise NoChatTemplate(
-        f"Model '{model.name}' has no chat template. Use /v1/completions with a prompt that you format yourself, "
-        "or set `chat_template` for this model in models.yaml."
+def _conversation(fields: ChatFields) -> Conversation:
+    return Conversation(
+        fields.messages,
+        adds_generation_prompt=fields.add_generation_prompt is not False,
+        continues=continues_last(
+            fields.messages,
+            continue_final_message=fields.continue_final_message,
+            add_generation_prompt=fields.add_generation_prompt,
+        ),
+        kwargs=fields.chat_template_kwargs or {},
+        reasoning_effort=fields.reasoning_effort,
     )
 
 
@@ -130,48 +109,7 @@ def _refuse_tools(fields: ChatFields) -> None:
         )
 
 
-def _render(template: ChatTemplate, model: ServedModel, fields: ChatFields, envelope: Envelope) -> list[Segment]:
-    """Return the prompt's text. Raises: RequestError, with the template's own message where there is one."""
-    with model.template_lock:
-        return template.render(
-            fields.messages,
-            # Templates may print a date: the router's, so that another worker would print the same.
-            now=datetime.fromtimestamp(envelope.created, UTC),
-            add_generation_prompt=fields.add_generation_prompt is not False,
-            continue_final_message=_continues(fields),
-            kwargs=_template_kwargs(model, fields),
-        )
-
-
-def _continues(fields: ChatFields) -> bool:
-    """Return whether the answer continues the last message: when asked to, or when that is the assistant's own."""
-    if fields.continue_final_message is None and fields.add_generation_prompt is None:
-        last = fields.messages[-1] if fields.messages else None
-        return isinstance(last, dict) and last.get("role") == "assistant" and not last.get("tool_calls")
-    if fields.continue_final_message and fields.add_generation_prompt:
-        raise RequestError(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true: one continues the last "
-            "message, the other begins a new one.",
-            param="continue_final_message",
-        )
-    return bool(fields.continue_final_message)
-
-
-def _template_kwargs(model: ServedModel, fields: ChatFields) -> dict[str, Any]:
-    """Return the template's own variables: the model's, replaced by the request's."""
-    kwargs = {**model.template_kwargs, **(fields.chat_template_kwargs or {})}
-    if fields.reasoning_effort is not None:
-        if "reasoning_effort" not in model.template_source:
-            raise UnsupportedParameter(
-                f"'reasoning_effort' has no effect on model '{model.name}': its chat template does not know it. "
-                "Leave the field out.",
-                param="reasoning_effort",
-            )
-        kwargs["reasoning_effort"] = fields.reasoning_effort
-    return kwargs
-
-
-class ChatFormatter:
+class ChatFormatter(Formatter):
     """Replies of kind `chat.completion`, streamed or whole."""
 
     def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
@@ -180,24 +118,25 @@ class ChatFormatter:
         self._chunks = ChunkStream(head, "chat.completion.chunk", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
 
-    def first(self, choice: int) -> bytes:
+    def first(self, choice: int, totals: Totals) -> bytes:
         """Return the chunk that names the role."""
         return self._chunks.chunk(_chunk(choice, {"role": "assistant", "content": "", "refusal": None}))
 
-    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
-        """Return one more piece of text."""
-        if self._logprobs is not None:
-            return self._chunks.chunk(_chunk(choice, {"content": text}, self._logprobs(picks)))
+    def piece(self, choice: int, piece: Piece) -> bytes:
+        """Return one more piece of the message."""
+        if not isinstance(piece.delta, TextDelta) or self._logprobs is not None:
+            logprobs = self._logprobs(piece.picks) if self._logprobs is not None else None
+            return self._chunks.chunk(_chunk(choice, _delta(piece.delta), logprobs))
         if choice not in self._affixes:
             before = b'{"index":%d,"delta":{"content":' % choice
             self._affixes[choice] = self._chunks.affixes(before, b'},"logprobs":null,"finish_reason":null}')
         before, after = self._affixes[choice]
-        return before + orjson.dumps(text) + after
+        return before + orjson.dumps(piece.delta.text) + after
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
+    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return the chunk with the finish reason."""
-        logprobs = self._logprobs(picks) if self._logprobs and picks else None
-        return self._chunks.last_chunk(_chunk(choice, {}, logprobs, finish_reason(finish)), totals)
+        logprobs = self._logprobs(ending.picks) if self._logprobs and ending.picks else None
+        return self._chunks.last_chunk(_chunk(choice, {}, logprobs, _finish_reason(ending)), totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -208,13 +147,49 @@ class ChatFormatter:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": one.text, "refusal": None},
-                "logprobs": self._logprobs(one.picks) if self._logprobs else None,
-                "finish_reason": finish_reason(one.finish),
+                "message": _message(one),
+                "logprobs": self._logprobs(one.ending.picks) if self._logprobs else None,
+                "finish_reason": _finish_reason(one.ending),
             }
             for index, one in enumerate(answers)
         ]
         return whole_reply(self._head, "chat.completion", choices, totals)
+
+
+def _finish_reason(ending: Ending) -> str:
+    return "tool_calls" if ending.has_calls else finish_reason(ending.finish)
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    match delta:
+        case TextDelta(text):
+            return {"content": text}
+        case ReasoningDelta(text):
+            return {"reasoning_content": text}
+        case CallStart(index, id_, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case _:
+            assert_never(delta)
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if reasoning := "".join(one.text for one in answer.deltas if isinstance(one, ReasoningDelta)):
+        message["reasoning_content"] = reasoning
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in answer.deltas:
+        if isinstance(delta, CallStart):
+            function = {"name": delta.name, "arguments": ""}
+            calls[delta.index] = {"id": delta.id, "type": "function", "function": function}
+        elif isinstance(delta, CallArguments):
+            calls[delta.index]["function"]["arguments"] += delta.text
+    if calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = list(calls.values())
+    return message
 
 
 def _chunk(

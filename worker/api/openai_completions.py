@@ -7,7 +7,6 @@ ids are taken exactly as they come, without a BOS.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +14,17 @@ import orjson
 from pydantic import Field, field_validator
 
 from worker.api.body import read_object
-from worker.api.logprobs import MAX_TOP, PlacedPick, Shape, completion_logprobs
-from worker.api.loras import choose_adapters
+from worker.api.deltas import text_of
+from worker.api.engine_requests import make_requests
+from worker.api.fields import Whole, read_fields, wrong
+from worker.api.logprobs import MAX_TOP, Shape, completion_logprobs
+from worker.api.openai_fields import MAX_CHOICES, GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.params import MAX_CHOICES, GenerationFields, Whole, read_fields, wrong
-from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt
+from worker.api.prompt import check_text_length, tokens_of_raw_prompt
 from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
-from worker.api.served import Answer, Envelope, Job, ServedModel, fingerprint
+from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
 from worker.api.usage import Totals
-from worker.engine.request import FinishReason, GenerationRequest
+from worker.engine.request import FinishReason
 from worker.errors import RequestError
 
 MAX_ALL_CHOICES = 256
@@ -79,41 +80,26 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
-    is_post_sampling = fields.wants_post_sampling(fields.logprobs)
-    facts, vocabulary = model.engine.facts, model.vocabulary
     num_all = len(fields.prompt) * fields.num_choices
     if num_all > max(MAX_ALL_CHOICES, MAX_CHOICES):
         raise RequestError(
             f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
             param="prompt",
         )
-    adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
-    sampling = fields.sampling(vocabulary, fallback_seed=envelope.seed)
-    requests: list[GenerationRequest] = []
-    for prompt in fields.prompt:
-        tokens = _tokens(model, prompt)
-        room = check_length(tokens, context=model.context, param="prompt")
-        for _ in range(fields.num_choices):
-            requests.append(
-                GenerationRequest(
-                    prompt=tokens,
-                    max_tokens=fields.clip_max_tokens(room=room, cap=model.max_tokens),
-                    sampling=replace(sampling, choice=len(requests)),
-                    external_id=envelope.request_id,
-                    priority=envelope.priority,
-                    cache_prompt=fields.cache_prompt is not False,
-                    cache_salt=envelope.cache_salt,
-                    num_logprobs=fields.logprobs,
-                    post_sampling_logprobs=is_post_sampling,
-                    adapters=adapters,
-                    itl_target_ms=fields.itl_target_ms,
-                    reproducible=bool(fields.reproducible),
-                )
-            )
-    head = Head(f"cmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(facts))
-    shape = None if fields.logprobs is None else partial(completion_logprobs, vocabulary)
+    requests = make_requests(
+        model,
+        envelope,
+        fields,
+        [_tokens(model, prompt) for prompt in fields.prompt],
+        param="prompt",
+        num_choices=fields.num_choices,
+        max_tokens=fields.max_answer,
+        num_logprobs=fields.logprobs,
+    )
+    head = Head(f"cmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(model.engine.facts))
+    shape = None if fields.logprobs is None else partial(completion_logprobs, model.vocabulary)
     formatter = CompletionFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
-    return Job(tuple(requests), fields.num_choices, fields.stop, bool(fields.stream), formatter)
+    return Job(requests, fields.num_choices, fields.stop, bool(fields.stream), formatter)
 
 
 def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
@@ -133,8 +119,8 @@ def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     return prompt
 
 
-class CompletionFormatter:
-    """Replies of kind `text_completion`, streamed or whole."""
+class CompletionFormatter(Formatter):
+    """Replies of kind `text_completion`, streamed or whole. A completion has no opening."""
 
     def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
         self._head = head
@@ -142,24 +128,21 @@ class CompletionFormatter:
         self._chunks = ChunkStream(head, "text_completion", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
 
-    def first(self, choice: int) -> bytes:
-        """Return nothing: a completion has no opening."""
-        return b""
-
-    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
+    def piece(self, choice: int, piece: Piece) -> bytes:
         """Return one more piece of text."""
+        text = text_of([piece.delta])
         if self._logprobs is not None:
-            return self._chunks.chunk(_choice(choice, text, self._logprobs(picks)))
+            return self._chunks.chunk(_choice(choice, text, self._logprobs(piece.picks)))
         if choice not in self._affixes:
             after = b',"index":%d,"logprobs":null,"finish_reason":null}' % choice
             self._affixes[choice] = self._chunks.affixes(b'{"text":', after)
         before, after = self._affixes[choice]
         return before + orjson.dumps(text) + after
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
+    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return the chunk with the finish reason."""
-        logprobs = self._logprobs(picks) if self._logprobs and picks else None
-        return self._chunks.last_chunk(_choice(choice, "", logprobs, finish), totals)
+        logprobs = self._logprobs(ending.picks) if self._logprobs and ending.picks else None
+        return self._chunks.last_chunk(_choice(choice, "", logprobs, ending.finish), totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -168,7 +151,7 @@ class CompletionFormatter:
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the reply in one piece."""
         choices = [
-            _choice(index, one.text, self._logprobs(one.picks) if self._logprobs else None, one.finish)
+            _choice(index, one.text, self._logprobs(one.ending.picks) if self._logprobs else None, one.ending.finish)
             for index, one in enumerate(answers)
         ]
         return whole_reply(self._head, "text_completion", choices, totals)

@@ -12,8 +12,8 @@ import orjson
 from pydantic import Field, field_validator
 
 from worker.api.body import read_object
+from worker.api.fields import Fields, Whole, read_fields, wrong
 from worker.api.loras import refuse_adapters
-from worker.api.params import Fields, Whole, read_fields, wrong
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_chars, check_tokens
 from worker.api.refusals import EMBEDDINGS, refuse_unsupported, show
 from worker.api.served import Envelope, ServedModel

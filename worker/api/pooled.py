@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from worker.api.prompt import MAX_TOKEN_CHARS
 from worker.api.served import ServedModel
-from worker.api.stream import end_frame
+from worker.api.stream import FRAME_BYTES, end_frame
 from worker.api.usage import Totals
 from worker.api.vectors import Vector, check_finite
 from worker.contract import FrameType, encode_frame
@@ -23,9 +23,6 @@ Write = Callable[[bytes], Awaitable[None]]
 
 MAX_TEXTS = 2048
 """Texts of one request, as in OpenAI's API."""
-FRAME_BYTES = 2**20
-"""Of a long reply: a frame may not be longer than the contract says."""
-
 RANK = "rank"
 
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from worker.api.deltas import Delta, OutputParser, PlainText, text_of
 from worker.api.logprobs import PlacedPick
 from worker.api.loras import AskedLora, read_lora_header
 from worker.api.ports import Embedder, Engine, Vocabulary
 from worker.api.usage import Totals
 from worker.contract import Header, LoraFile, ModelFacts
 from worker.engine.pair_prompt import PairPrompt
-from worker.engine.request import FinishReason, GenerationRequest
+from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
 from worker.errors import NotAvailableYet, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -70,6 +71,10 @@ class Envelope:
     cache_salt: str = ""
     loras: tuple[AskedLora, ...] = ()
     """Adapters of the alias that was asked for."""
+    num_history_bytes: int = 0
+    """Bytes of the body, in front of the client's, that are `history`."""
+    history: bytes = b""
+    """What was stored of the conversation that this request goes on with, as its `Formatter.stored` wrote it."""
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
@@ -87,7 +92,15 @@ class Envelope:
             priority=_whole_number(headers, Header.PRIORITY),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
             loras=read_lora_header(headers[Header.LORA]) if Header.LORA in headers else (),
+            num_history_bytes=_whole_number(headers, Header.HISTORY_BYTES),
         )
+
+    def with_history(self, body: bytes) -> tuple[Envelope, bytes]:
+        """Return the envelope with the stored conversation that stands in front of the client's body, and the rest."""
+        if not self.num_history_bytes:
+            return self, body
+        num = self.num_history_bytes
+        return replace(self, history=body[:num], num_history_bytes=0), body[num:]
 
 
 def _whole_number(headers: Mapping[str, str], name: Header) -> int:
@@ -102,35 +115,83 @@ def _whole_number(headers: Mapping[str, str], name: Header) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """More of one choice, as it may be shown. Of several made of the same tokens only the first has the rest."""
+
+    delta: Delta
+    tokens: tuple[int, ...] = ()
+    """Sampled since the last piece; text that is held back comes later than its tokens."""
+    picks: Sequence[PlacedPick] = ()
+    """Of the tokens whose text this piece completes, if the request asks for log-probabilities."""
+    totals: Totals | None = None
+    """So far; only for requests that want timings with every token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one choice ended."""
+
+    finish: FinishReason
+    stop_string: str | None = None
+    """The one that was found; None = an end token, or the length."""
+    has_calls: bool = False
+    tokens: tuple[int, ...] = ()
+    """In a stream: those that came with no piece. Else all of the answer's."""
+    picks: Sequence[PlacedPick] = ()
+    """As for `tokens`."""
+    slot: int | None = None
+    """The slot that the choice ran in last."""
+    num_tokens: int = 0
+    """Tokens of this choice's answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One finished choice of a reply that is sent as a whole."""
 
-    text: str
-    finish: FinishReason
-    picks: Sequence[PlacedPick] = ()
-    """Of its tokens, if the request asks for log-probabilities."""
+    deltas: Sequence[Delta]
+    """In order, joined where two of a kind follow each other."""
+    ending: Ending
+
+    @property
+    def text(self) -> str:
+        """The visible text."""
+        return text_of(self.deltas)
 
 
-class Formatter(Protocol):
-    """Turns text into one dialect's bytes, for one request. Streamed pieces may be joined freely.
+class Formatter:
+    """Turns an answer into one dialect's bytes, for one request. Streamed bytes may be joined freely.
 
-    `picks` are those of the tokens whose text the piece completes, if the request asks for log-probabilities.
+    Each dialect has its own; what it does not override it does without.
     """
 
-    def first(self, choice: int) -> bytes:
-        """Return what opens a choice."""
+    def first(self, choice: int, totals: Totals) -> bytes:
+        """Return what opens a choice; `totals` knows the prompt, and what of it was cached as soon as that is known."""
+        return b""
 
-    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
-        """Return one more piece of text."""
+    def progress(self, choice: int, progress: PrefillProgress) -> bytes:
+        """Return what tells how far a choice's prompt is, for requests that want it; the choice is open."""
+        return b""
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
-        """Return what closes a choice; `totals` comes with the last choice to close, `picks` are those left over."""
+    def piece(self, choice: int, piece: Piece) -> bytes:
+        """Return one more piece of an answer."""
+        raise NotImplementedError
+
+    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
+        """Return what closes a choice; `totals` comes with the last choice to close."""
+        raise NotImplementedError
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
+        raise NotImplementedError
 
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the whole reply of a request that is not streamed."""
+        raise NotImplementedError
+
+    def stored(self) -> bytes | None:
+        """Return what the router keeps of the finished reply, as JSON; None = nothing. Asked last."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +203,24 @@ class Job:
     stop: tuple[str, ...]
     is_stream: bool
     formatter: Formatter
+    parser: Callable[[], OutputParser] = PlainText
+    """Makes what tells apart text, reasoning and calls in one choice."""
+    stream_type: str = "text/event-stream"
+    """`Content-Type` of a streamed reply."""
+    max_predict_s: float | None = None
+    """An answer that has taken longer since its first token ends with the next line of its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyJob:
+    """One client request that is answered as soon as it is read: it needs no pass of the engine."""
+
+    body: bytes
+    """The whole reply."""
+    num_tokens: int = 0
+    """Tokens of what was sent, for the account."""
+
+    @property
+    def is_stream(self) -> bool:
+        """These replies come in one piece."""
+        return False

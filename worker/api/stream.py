@@ -12,16 +12,27 @@ from functools import partial
 
 import orjson
 
+from worker.api.deltas import CallStart, Delta, OutputParser, join_deltas
 from worker.api.logprobs import PickQueue, PlacedPick
-from worker.api.served import Answer, Job, ServedModel
+from worker.api.served import Answer, Ending, Job, Piece, ReadyJob, ServedModel
 from worker.api.usage import ChoiceTotals, Totals, add_up
 from worker.contract import FrameType, encode_frame
 from worker.engine.detokenizer import TextStream
 from worker.engine.errors import EngineStopped
-from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId, RequestTimings
+from worker.engine.request import (
+    FinishReason,
+    GenerationRequest,
+    Output,
+    PrefillProgress,
+    RequestId,
+    RequestTimings,
+)
 from worker.errors import EngineGone, GenerationFailed, RequestError
 
 Write = Callable[[bytes], Awaitable[None]]
+
+FRAME_BYTES = 2**20
+"""Of a long reply."""
 
 
 class Inbox:
@@ -45,18 +56,26 @@ class Inbox:
 
 
 class Choice:
-    """The text of one choice while it grows."""
+    """One choice while it grows: tokens to text, and text to what it consists of."""
 
-    def __init__(self, index: int, request: GenerationRequest, text: TextStream, picks: PickQueue | None) -> None:
+    def __init__(
+        self, index: int, request: GenerationRequest, text: TextStream, parser: OutputParser, picks: PickQueue | None
+    ) -> None:
         self.index = index
         self.request = request
         self.request_id: RequestId | None = None
         self.finish: FinishReason | None = None
         self.timings: RequestTimings | None = None
+        """As the engine told them last."""
+        self.slot: int | None = None
         self.is_opened = False
-        self.parts: list[str] = []
+        self.has_calls = False
+        self.deltas: list[Delta] = []
+        """Of a reply that is sent as a whole."""
         self._text = text
+        self._parser = parser
         self._picks = picks
+        self._untold: list[int] = []
         self._uncovered: list[int] = []
 
     @property
@@ -69,25 +88,49 @@ class Choice:
         """Whether a stop string was found."""
         return self._text.is_stopped
 
-    def push(self, output: Output) -> str:
-        """Take over one output and return the text that may be shown now.
+    def push(self, output: Output) -> list[Delta]:
+        """Take over one output and return what of the answer may be shown now.
 
-        Mutates: `finish` and `timings` when the output is the last one.
+        Mutates: `finish` when the output is the last one.
         """
         num_before = self.num_tokens
         text = self._text.push(output.tokens)
         num_new = self.num_tokens - num_before
+        self._untold += output.tokens[:num_new]
         self._uncovered += output.tokens[:num_new]
+        self.timings = output.timings or self.timings
+        self.slot = self.slot if output.slot is None else output.slot
         if output.finish is not None:
             # A stop string counts from the token that completes it, whatever the engine did meanwhile.
             self.finish = FinishReason.STOP if self.is_stopped else output.finish
-            self.timings = output.timings
             text += self._text.flush()
         if self._picks is not None:
             assert len(output.picks) == len(output.tokens), "every token of such a request comes with its pick"
             self._picks.push(output.picks[:num_new])
             self._picks.show(len(text), is_over=self.is_stopped or self.finish is not None)
-        return text
+        deltas = self._parser.push(text) if text else []
+        if self.finish is not None:
+            deltas += self._parser.flush()
+        self.has_calls = self.has_calls or any(isinstance(delta, CallStart) for delta in deltas)
+        return deltas
+
+    def take_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that were not returned before."""
+        untold, self._untold = tuple(self._untold), []
+        return untold
+
+    def ending(self) -> Ending:
+        """Return how the choice ended, with all tokens and picks that were not taken before."""
+        assert self.finish is not None
+        return Ending(
+            self.finish,
+            self._text.stop_string,
+            self.has_calls,
+            self.take_tokens(),
+            self.take_picks(),
+            self.slot,
+            self.num_tokens,
+        )
 
     def take_picks(self) -> list[PlacedPick]:
         """Return the picks, not returned before, of tokens whose text was shown or never will be."""
@@ -114,6 +157,7 @@ class Reply:
                 index,
                 request,
                 TextStream(model.vocabulary, job.stop),
+                job.parser(),
                 None if request.num_logprobs is None else PickQueue(model.vocabulary),
             )
             for index, request in enumerate(job.requests)
@@ -176,7 +220,7 @@ class Reply:
     def _show(self, choice: Choice, output: Output) -> bytes:
         """Return the dialect's bytes for `output`. Raises: RequestError when the engine gave up."""
         was_stopped = choice.is_stopped
-        text = choice.push(output)
+        deltas = choice.push(output)
         match choice.finish:
             case FinishReason.ERROR:
                 raise GenerationFailed(output.error or "The engine could not go on with this request.")
@@ -187,21 +231,27 @@ class Reply:
             case _:
                 pass
         if not self._job.is_stream:
-            choice.parts.append(text)
+            choice.deltas += deltas
             return b""
-        return self._pieces(choice, text)
+        return self._pieces(choice, deltas, output.progress)
 
-    def _pieces(self, choice: Choice, text: str) -> bytes:
+    def _pieces(self, choice: Choice, deltas: Sequence[Delta], progress: PrefillProgress | None) -> bytes:
         formatter = self._job.formatter
         pieces: list[bytes] = []
-        if not choice.is_opened and (text or choice.finish is not None):
+        if not choice.is_opened and (deltas or progress is not None or choice.finish is not None):
             choice.is_opened = True
-            pieces.append(formatter.first(choice.index))
-        if text:
-            pieces.append(formatter.delta(choice.index, text, choice.take_picks()))
+            pieces.append(formatter.first(choice.index, self.totals))
+        if progress is not None:
+            pieces.append(formatter.progress(choice.index, progress))
+        for number, delta in enumerate(deltas):
+            if number == 0:
+                totals = self.totals if choice.request.wants_timings else None
+                piece = Piece(delta, choice.take_tokens(), choice.take_picks(), totals)
+            else:
+                piece = Piece(delta)
+            pieces.append(formatter.piece(choice.index, piece))
         if choice.finish is not None:
-            totals = None if self._is_open else self.totals
-            pieces.append(formatter.last(choice.index, choice.finish, totals, choice.take_picks()))
+            pieces.append(formatter.last(choice.index, choice.ending(), None if self._is_open else self.totals))
         return b"".join(pieces)
 
     def _closing(self) -> bytes:
@@ -209,12 +259,12 @@ class Reply:
         if self._job.is_stream:
             data = formatter.closing(totals)
         else:
-            answers = [
-                Answer("".join(one.parts), one.finish or FinishReason.STOP, one.take_picks()) for one in self._choices
-            ]
+            answers = [Answer(tuple(join_deltas(one.deltas)), one.ending()) for one in self._choices]
             data = formatter.whole(answers, totals)
         reasons = [one.finish for one in self._choices if one.finish is not None]
-        return encode_frame(FrameType.DATA, data) + end_frame("ok", totals, reasons)
+        stored = formatter.stored()
+        kept = b"" if stored is None else encode_frame(FrameType.STORE, stored)
+        return data_frames(data) + kept + end_frame("ok", totals, reasons)
 
 
 def _merge(outputs: list[tuple[int, Output]]) -> dict[int, Output]:
@@ -235,7 +285,33 @@ def _join(before: Output, after: Output) -> Output:
         timings=after.timings or before.timings,
         error=after.error,
         picks=before.picks + after.picks,
+        progress=after.progress or before.progress,
+        slot=before.slot if after.slot is None else after.slot,
     )
+
+
+def data_frames(data: bytes) -> bytes:
+    """Return the frames that carry `data`: a frame may not be longer than the contract says."""
+    return b"".join(
+        encode_frame(FrameType.DATA, data[start : start + FRAME_BYTES]) for start in range(0, len(data), FRAME_BYTES)
+    )
+
+
+class ReadyReply:
+    """A reply that was complete when its request was read."""
+
+    def __init__(self, job: ReadyJob, write: Write) -> None:
+        self._job = job
+        self._write = write
+
+    @property
+    def totals(self) -> Totals:
+        """Tokens of what was sent."""
+        return Totals(prompt_tokens=self._job.num_tokens)
+
+    async def run(self) -> None:
+        """The reply and its last frame have been written."""
+        await self._write(data_frames(self._job.body) + end_frame("ok", self.totals, []))
 
 
 def failure(error: RequestError, totals: Totals) -> bytes:

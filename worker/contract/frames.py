@@ -127,5 +127,7 @@ class Header(StrEnum):
     LORA = "X-Corral-Lora"
     """Adapters of the alias that was asked for, as a request's field `lora` has them, percent-encoded."""
     DIALECT = "X-Corral-Dialect"
+    HISTORY_BYTES = "X-Corral-History-Bytes"
+    """So many bytes in front of the client's body are what an earlier worker gave in a `STORE` frame."""
     CONTENT_TYPE = "X-Corral-Content-Type"
     """On the reply: the `Content-Type` that the client should see."""

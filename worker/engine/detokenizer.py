@@ -27,10 +27,15 @@ class TextStream:
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        self.is_stopped = False
-        """A stop string was found: nothing after it will be returned."""
+        self.stop_string: str | None = None
+        """The stop string that was found."""
         self.num_tokens = 0
         """Tokens pushed so far; once stopped, the one that completed the stop string is the last to count."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string was found: nothing after it will be returned."""
+        return self.stop_string is not None
 
     @property
     def has_held_text(self) -> bool:
@@ -62,11 +67,11 @@ class TextStream:
         if not self._stop:
             return text
         text = self._held + text
-        found = [position for stop in self._stop if (position := text.find(stop)) >= 0]
+        found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
         if found:
-            self.is_stopped = True
+            position, self.stop_string = min(found)
             self._held = ""
-            return text[: min(found)]
+            return text[:position]
         keep = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep]

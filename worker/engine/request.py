@@ -138,6 +138,14 @@ class GenerationRequest:
     """Longest gap between two tokens that prompts of others may cause while this runs; None = the model's."""
     reproducible: bool = False
     """The same tokens whatever else runs and whatever is cached."""
+    min_tokens: int = 0
+    """No end token is sampled before so many tokens of the answer."""
+    slot: int | None = None
+    """Wanted slot: taken if it is free, else any; a cached prefix is found from every slot."""
+    wants_progress: bool = False
+    """Outputs tell how far the prompt is."""
+    wants_timings: bool = False
+    """Every output has `timings`, not only the first and the last."""
 
 
 class FinishReason(StrEnum):
@@ -173,6 +181,19 @@ class RequestTimings:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How far a prompt is."""
+
+    total_tokens: int
+    cached_tokens: int
+    """Reused instead of computed."""
+    processed_tokens: int
+    """Reused or computed."""
+    elapsed_s: float
+    """Since the request got a slot."""
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What one step brought for one request: new tokens, its end, or both."""
 
@@ -188,3 +209,7 @@ class Output:
     """Set when `finish` is ERROR."""
     picks: tuple[Pick, ...] = ()
     """One for each of `tokens` if the request asked for log-probabilities, else none."""
+    progress: PrefillProgress | None = None
+    """Set while the prompt is computed, if the request wants it."""
+    slot: int | None = None
+    """The slot that it runs in; set together with `timings`."""

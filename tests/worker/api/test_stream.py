@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.engine import IM_START, FakeEngine, FakeVocabulary, Script
+from worker.api.deltas import text_of
 from worker.api.logprobs import PlacedPick
-from worker.api.served import Answer, Job, ServedModel
+from worker.api.served import Answer, Ending, Formatter, Job, Piece, ServedModel
 from worker.api.stream import Reply, failure
 from worker.api.usage import Totals
 from worker.contract import Frame, FrameDecoder, FrameType
@@ -22,23 +23,23 @@ HELLO = FakeVocabulary().words["Hello"]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
-class PlainFormatter:
+class PlainFormatter(Formatter):
     """Readable bytes: `0<` opens choice 0, `0:text;` is text, `0>stop;` closes it; `[97]` are tokens with picks."""
 
-    def first(self, choice: int) -> bytes:
+    def first(self, choice: int, totals: Totals) -> bytes:
         return b"%d<" % choice
 
-    def delta(self, choice: int, text: str, picks: Sequence[PlacedPick]) -> bytes:
-        return f"{choice}:{text}{told(picks)};".encode()
+    def piece(self, choice: int, piece: Piece) -> bytes:
+        return f"{choice}:{text_of([piece.delta])}{told(piece.picks)};".encode()
 
-    def last(self, choice: int, finish: FinishReason, totals: Totals | None, picks: Sequence[PlacedPick]) -> bytes:
-        return f"{choice}>{finish}{'' if totals is None else '!'}{told(picks)};".encode()
+    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
+        return f"{choice}>{ending.finish}{'' if totals is None else '!'}{told(ending.picks)};".encode()
 
     def closing(self, totals: Totals) -> bytes:
         return b"done"
 
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
-        return "|".join(f"{one.text}>{one.finish}{told(one.picks)}" for one in answers).encode()
+        return "|".join(f"{one.text}>{one.ending.finish}{told(one.ending.picks)}" for one in answers).encode()
 
 
 def told(picks: Sequence[PlacedPick]) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.fakes.engine import FakeVocabulary
-from worker.api.params import GenerationFields, read_fields
+from worker.api.fields import read_fields
+from worker.api.openai_fields import GenerationFields
 from worker.engine.request import DEFAULT_SAMPLERS, GenerationRequest, SamplerKind, SamplingParams
 from worker.engine.sampler import Sampler
 from worker.errors import RequestError, UnsupportedParameter
@@ -163,7 +164,7 @@ def test_whole_numbers_may_be_written_with_a_decimal_point() -> None:
     ],
 )
 def test_every_name_of_the_maximum_is_honoured(maxima: dict[str, int]) -> None:
-    assert read(**maxima).clip_max_tokens(room=100, cap=None) == 5
+    assert read(**maxima).max_answer == 5
 
 
 def test_maxima_that_contradict_each_other_are_refused() -> None:
@@ -171,16 +172,6 @@ def test_maxima_that_contradict_each_other_are_refused() -> None:
         read(max_tokens=5, max_completion_tokens=6)
     assert caught.value.param == "max_tokens"
     assert "'max_completion_tokens' (6) and 'max_tokens' (5) contradict" in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("asked", "cap", "room", "expected"),
-    [(None, None, 9, 9), (None, 4, 9, 4), (5, 4, 9, 4), (5, None, 3, 3), (5, 50, 90, 5)],
-)
-def test_the_answer_is_as_long_as_the_request_the_model_and_the_context_allow(
-    asked: int | None, cap: int | None, room: int, expected: int
-) -> None:
-    assert read(max_tokens=asked).clip_max_tokens(room=room, cap=cap) == expected
 
 
 def test_one_stop_string_may_come_without_a_list() -> None:

@@ -1,6 +1,6 @@
-"""The request fields that both OpenAI dialects share, checked, and what they mean for the engine.
+"""The request fields that say how tokens are picked, under the same names in every dialect that has them.
 
-Owns types, ranges and the wording of field errors. Must not know messages, prompts or replies.
+Owns their types and ranges, and what they mean for the engine. Must not know messages, prompts or replies.
 """
 
 from __future__ import annotations
@@ -8,26 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, field_validator
 
+from worker.api.fields import Fields, Whole, wrong
 from worker.api.loras import AskedLora, read_loras
 from worker.api.ports import Vocabulary
 from worker.api.refusals import show
 from worker.api.samplers import read_samplers
 from worker.engine.request import SamplerKind, SamplingParams
 from worker.engine.sampling_dry import DEFAULT_BREAKERS, MAX_BREAKER_BYTES, find_breakers
-from worker.errors import RequestError, UnsupportedParameter
+from worker.errors import RequestError
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 500
 MAX_BIASES = 1024
 MAX_BREAKERS = 32
-MAX_CHOICES = 16
-
-F = TypeVar("F", bound="Fields")
 
 _SAMPLING_FIELDS = (
     "temperature",
@@ -62,48 +59,9 @@ _SAMPLING_FIELDS = (
 _OTHER_NAMES = {"typ_p": "typical_p", "repetition_penalty": "repeat_penalty"}
 
 
-def _whole(value: Any) -> Any:
-    """Return 5 for 5.0: some languages have only one kind of number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+class SamplingFields(Fields):
+    """How tokens are picked, and what else the engine does for a request. None = not said."""
 
-
-def wrong(message: str) -> PydanticCustomError:
-    """Return the error that a validator raises to have `message` shown as it is."""
-    return PydanticCustomError("wrong", "{message}", {"message": message})
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-
-
-class Fields(BaseModel):
-    """A request body, or a part of one. Each field's description completes the sentence "it must be ..."."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-
-class StreamOptions(Fields):
-    """`stream_options`."""
-
-    include_usage: bool | None = Field(None, description="true or false")
-    include_obfuscation: bool | None = Field(None, description="true or false")
-
-    @field_validator("include_obfuscation")
-    @classmethod
-    def _refuse_padding(cls, value: bool | None) -> bool | None:
-        if value:
-            raise PydanticCustomError("unsupported", "is not available in this release")
-        return value
-
-
-class GenerationFields(Fields):
-    """What chat and completions have in common. None = not said."""
-
-    stream: bool | None = Field(None, description="true or false")
-    stream_options: StreamOptions | None = Field(None, description="an object")
-    n: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
-    max_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
-    max_completion_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
-    n_predict: Whole | None = Field(None, ge=-1, description="an integer of at least 1, or -1 for no limit")
     stop: tuple[str, ...] = ()
     seed: Whole | None = Field(None, description="an integer")
     temperature: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1000000")
@@ -157,13 +115,6 @@ class GenerationFields(Fields):
     reproducible: bool | None = Field(None, description="true or false")
     itl_target_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="a number greater than 0")
     lora: tuple[AskedLora, ...] | None = None
-
-    @field_validator("n_predict")
-    @classmethod
-    def _refuse_zero(cls, value: int | None) -> int | None:
-        if value == 0:
-            raise PydanticCustomError("zero", "")
-        return value
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -219,34 +170,6 @@ class GenerationFields(Fields):
             raise wrong(f"has {len(value)} entries, but at most {MAX_BIASES} are allowed")
         return tuple((_token_id(key), _bias(key, one)) for key, one in value.items())
 
-    @model_validator(mode="after")
-    def _agree_on_the_maximum(self) -> Self:
-        said = {name: value for name, value in self._maxima.items() if value is not None}
-        if len(set(said.values())) > 1:
-            names = " and ".join(f"'{name}' ({value})" for name, value in said.items())
-            raise PydanticCustomError(
-                "contradiction", "{names} contradict each other. Set only one of them.", {"names": names}
-            )
-        return self
-
-    @property
-    def _maxima(self) -> Mapping[str, int | None]:
-        return {
-            "max_completion_tokens": self.max_completion_tokens,
-            "max_tokens": self.max_tokens,
-            "n_predict": None if self.n_predict == -1 else self.n_predict,
-        }
-
-    @property
-    def num_choices(self) -> int:
-        """Answers to one prompt."""
-        return self.n or 1
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with a chunk of usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
     def wants_post_sampling(self, num_logprobs: int | None) -> bool:
         """Return which log-probabilities are asked for. Raises: RequestError when none are and one field says so."""
         if self.post_sampling_probs and num_logprobs is None:
@@ -255,10 +178,6 @@ class GenerationFields(Fields):
                 param="post_sampling_probs",
             )
         return bool(self.post_sampling_probs)
-
-    def clip_max_tokens(self, *, room: int, cap: int | None) -> int:
-        """Return how long the answer may be: what was asked, the model's cap and the room left, whichever is least."""
-        return min(limit for limit in (room, cap, *self._maxima.values()) if limit is not None)
 
     def sampling(self, vocabulary: Vocabulary, *, fallback_seed: int) -> SamplingParams:
         """Return the parameters: the request's, else the model file's, else llama-server's.
@@ -304,38 +223,3 @@ def _bias(key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
         raise wrong(f"maps token {key} to {show(value)}, but it must be a number from -100 to 100, or false")
     return float(value)
-
-
-def read_fields(cls: type[F], body: Mapping[str, Any]) -> F:
-    """Return the checked fields of `body`. Raises: RequestError that names the first wrong field."""
-    try:
-        return cls.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    if first["type"] == "contradiction":
-        raise RequestError(first["msg"], param="max_tokens")
-    path, description = _describe(cls, first["loc"])
-    sentence = _sentence(path, description, first["type"], first["msg"], first["input"])
-    raise (UnsupportedParameter if first["type"] == "unsupported" else RequestError)(sentence, param=path)
-
-
-def _describe(cls: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, str]:
-    """Return the dotted path of a field and what it must be."""
-    name = str(loc[0])
-    field = cls.model_fields[name]
-    if len(loc) > 1 and name == "stream_options":
-        inner, description = _describe(StreamOptions, loc[1:])
-        return f"{name}.{inner}", description
-    return name, field.description or "of another type"
-
-
-def _sentence(path: str, description: str, type_: str, msg: str, value: object) -> str:
-    match type_:
-        case "missing":
-            return f"'{path}' is missing: it must be {description}."
-        case "wrong":
-            return f"'{path}' {msg}."
-        case "unsupported":
-            return f"'{path}' is {show(value)}, which {msg}."
-        case _:
-            return f"'{path}' is {show(value)}, but it must be {description}."

@@ -1,0 +1,110 @@
+"""A conversation to prompt tokens, the same for every dialect that has one.
+
+Messages come in OpenAI's form: that is what templates are written for, and other dialects turn theirs into it. Must not
+read bodies, nor know how templates work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from worker.api.prompt import check_text_length, tokens_of_segments
+from worker.api.served import Envelope, ServedModel
+from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
+
+if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
+    from worker.chat.template import ChatTemplate, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is given."""
+
+    messages: Sequence[Any]
+    """As OpenAI's chat has them; checked when they are rendered."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """As OpenAI's chat has them."""
+    adds_generation_prompt: bool = True
+    continues: bool = False
+    """The answer goes on with the last message, which is the assistant's."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The template's own variables; they replace those that models.yaml sets."""
+    reasoning_effort: str | None = None
+    param: str = "messages"
+    """The field that the messages came in."""
+
+
+def continues_last(
+    messages: Sequence[Any], *, continue_final_message: bool | None = None, add_generation_prompt: bool | None = None
+) -> bool:
+    """Return whether the answer continues the last message: when asked to, or when that is the assistant's own.
+
+    Raises: RequestError when both are asked for.
+    """
+    if continue_final_message is None and add_generation_prompt is None:
+        last = messages[-1] if messages else None
+        return isinstance(last, dict) and last.get("role") == "assistant" and not last.get("tool_calls")
+    if continue_final_message and add_generation_prompt:
+        raise RequestError(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true: one continues the last "
+            "message, the other begins a new one.",
+            param="continue_final_message",
+        )
+    return bool(continue_final_message)
+
+
+def render(model: ServedModel, conversation: Conversation, envelope: Envelope) -> list[Segment]:
+    """Return the prompt's text. Raises: RequestError, with the template's own message where there is one."""
+    template = _template_of(model)
+    kwargs = _template_kwargs(model, conversation)
+    with model.template_lock:
+        return template.render(
+            conversation.messages,
+            # Templates may print a date: the router's, so that another worker would print the same.
+            now=datetime.fromtimestamp(envelope.created, UTC),
+            add_generation_prompt=conversation.adds_generation_prompt,
+            tools=conversation.tools,
+            continue_final_message=conversation.continues,
+            kwargs=kwargs,
+        )
+
+
+def chat_tokens(model: ServedModel, conversation: Conversation, envelope: Envelope) -> tuple[int, ...]:
+    """Return the prompt, at least one token. Raises: RequestError, as `render`; ContextLengthExceeded when huge."""
+    segments = render(model, conversation, envelope)
+    param = conversation.param
+    check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param=param)
+    tokens = tuple(tokens_of_segments(model.vocabulary, segments))
+    if not tokens:
+        raise RequestError("The chat template made an empty prompt of these messages.", param=param)
+    return tokens
+
+
+def _template_of(model: ServedModel) -> ChatTemplate:
+    if model.template is not None:
+        return model.template
+    if model.template_problem is not None:
+        raise NoChatTemplate(
+            f"The chat template of model '{model.name}' cannot be used: {model.template_problem}. "
+            "Set a working `chat_template` for it in models.yaml, or use /v1/completions."
+        )
+    raise NoChatTemplate(
+        f"Model '{model.name}' has no chat template. Use /v1/completions with a prompt that you format yourself, "
+        "or set `chat_template` for this model in models.yaml."
+    )
+
+
+def _template_kwargs(model: ServedModel, conversation: Conversation) -> dict[str, Any]:
+    kwargs = {**model.template_kwargs, **conversation.kwargs}
+    if conversation.reasoning_effort is not None:
+        if "reasoning_effort" not in model.template_source:
+            raise UnsupportedParameter(
+                f"'reasoning_effort' has no effect on model '{model.name}': its chat template does not know it. "
+                "Leave the field out.",
+                param="reasoning_effort",
+            )
+        kwargs["reasoning_effort"] = conversation.reasoning_effort
+    return kwargs

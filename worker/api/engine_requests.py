@@ -1,0 +1,59 @@
+"""Prompts and checked fields to what the engine is asked, the same for every dialect.
+
+Owns how limits meet: what a request wants, the model's cap, the room in the context. Must not read bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from worker.api.loras import choose_adapters
+from worker.api.prompt import check_length
+from worker.api.sampling_fields import SamplingFields
+from worker.api.served import Envelope, ServedModel
+from worker.engine.request import GenerationRequest
+
+Tokens = tuple[int, ...]
+
+
+def make_requests(
+    model: ServedModel,
+    envelope: Envelope,
+    fields: SamplingFields,
+    prompts: Sequence[Tokens],
+    *,
+    param: str,
+    num_choices: int = 1,
+    max_tokens: int | None = None,
+    num_logprobs: int | None = None,
+) -> tuple[GenerationRequest, ...]:
+    """Return the sequences of one client request: prompt `p`'s answer `k` has the index p x num_choices + k.
+
+    `param` is the field that has the prompts. Without `max_tokens` an answer may take all the room there is.
+    Raises: RequestError that names the field.
+    """
+    is_post_sampling = fields.wants_post_sampling(num_logprobs)
+    adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
+    sampling = fields.sampling(model.vocabulary, fallback_seed=envelope.seed)
+    requests: list[GenerationRequest] = []
+    for prompt in prompts:
+        room = check_length(prompt, context=model.context, param=param)
+        limits = (limit for limit in (room, model.max_tokens, max_tokens) if limit is not None)
+        request = GenerationRequest(
+            prompt=prompt,
+            max_tokens=min(limits),
+            sampling=sampling,
+            external_id=envelope.request_id,
+            priority=envelope.priority,
+            cache_prompt=fields.cache_prompt is not False,
+            cache_salt=envelope.cache_salt,
+            num_logprobs=num_logprobs,
+            post_sampling_logprobs=is_post_sampling,
+            adapters=adapters,
+            itl_target_ms=fields.itl_target_ms,
+            reproducible=bool(fields.reproducible),
+        )
+        for _ in range(num_choices):
+            requests.append(replace(request, sampling=replace(sampling, choice=len(requests))))
+    return tuple(requests)
