@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
-.PHONY: serve test test-all check lint format bench mutate clean help
+.PHONY: serve test test-all fuzz clients clients-update check lint format bench mutate clean help
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -30,7 +30,18 @@ test: $(VENV)/.test ## install and run the default tests
 	$(BIN)/python -m pytest
 
 test-all: $(VENV)/.test ## the default tests and the marked sets
+	$(BIN)/python -m tests.clients.environments
 	$(BIN)/python -m pytest -m ''
+
+clients: $(VENV)/.test ## run real client programs against a real server, each installed in .venv-clients first
+	$(BIN)/python -m tests.clients.environments
+	$(BIN)/python -m pytest -m clients
+
+fuzz: $(VENV)/.test ## send thousands of wrong requests to a real server, for about four minutes
+	$(BIN)/python -m pytest -m fuzz
+
+clients-update: $(VENV)/.test ## pin the newest releases of these programs; then look at the differences and run `make clients`
+	$(BIN)/python -m tests.clients.environments --update
 
 lint: $(VENV)/.dev ## formatting, lint rules, types
 	$(BIN)/ruff format --check .
@@ -51,4 +62,4 @@ mutate: $(VENV)/.test ## try deliberate faults of the fleet, each of which a tes
 	$(BIN)/python -m tests.mutations.run
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .venv-clients build *.egg-info .pytest_cache .ruff_cache .mypy_cache

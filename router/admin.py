@@ -15,6 +15,7 @@ from router.auth import Scope
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
 from router.catalog_problems import CatalogError
+from router.dialects import Dialect
 from router.errors import BadRequest, ModelTooLarge
 from router.json_reply import json_response
 from router.listing import state_of
@@ -49,8 +50,8 @@ async def post_reload(request: web.Request) -> web.StreamResponse:
 
 ROUTES = (
     Route("POST", "/admin/reload", post_reload, scopes=(Scope.ADMIN,)),
-    Route("POST", "/models/load", post_load, scopes=(Scope.ADMIN,)),
-    Route("POST", "/models/unload", post_unload, scopes=(Scope.ADMIN,)),
+    Route("POST", "/models/load", post_load, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
+    Route("POST", "/models/unload", post_unload, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
 )
 
 

@@ -15,9 +15,22 @@ from collections.abc import Mapping
 
 from aiohttp import hdrs, web
 
-from router import admin, admin_logs, api, events_stream, later, ops
+from router import (
+    admin,
+    admin_logs,
+    api,
+    api_document,
+    events_stream,
+    later,
+    llama_routes,
+    ollama,
+    ollama_pull,
+    ops,
+    responses,
+)
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
+from router.cors import VARY
 from router.dialects import Dialect, guess_dialect
 from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
 from router.events_stream import EVENT_HUB, EventHub
@@ -42,7 +55,7 @@ def make_app(services: Services) -> web.Application:
     app = web.Application(middlewares=[_account, _answer_errors, _guard, _authorise])
     app[SERVICES] = services
     routes: dict[web.AbstractRoute, Route] = {}
-    for route in _all_routes():
+    for route in all_routes():
         methods = (route.method, hdrs.METH_HEAD) if route.method == hdrs.METH_GET else (route.method,)
         for method in methods:
             added = app.router.add_route(method, route.path, route.handler, expect_handler=_continue)
@@ -56,21 +69,38 @@ def make_app(services: Services) -> web.Application:
     return app
 
 
+def make_runner(app: web.Application, shutdown_timeout_s: float = 60.0) -> web.AppRunner:
+    """Return what runs the application.
+
+    A handler is cancelled when its client leaves, which would otherwise keep its place on the worker until the answer's
+    end. Bodies arrive as they were sent: aiohttp would unpack them itself, refusing unknown encodings in plain text.
+    """
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=shutdown_timeout_s,
+        auto_decompress=False,
+    )
+
+
 def version() -> str:
     """Return the version of the installed distribution."""
     return importlib.metadata.version("llama-corral")
 
 
-def _all_routes() -> tuple[Route, ...]:
+def all_routes() -> tuple[Route, ...]:
+    """Return every route, in the order in which they are listed."""
     start = Route("GET", "/", _get_start, scopes=(), is_shown=False)
-    own = (*api.ROUTES, *ops.ROUTES, *events_stream.ROUTES, *admin.ROUTES, *admin_logs.ROUTES)
+    own = (*api.ROUTES, *responses.ROUTES, *ops.ROUTES, *llama_routes.ROUTES, *events_stream.ROUTES)
+    own += (*ollama.ROUTES, *ollama_pull.ROUTES, *admin.ROUTES, *admin_logs.ROUTES, *api_document.ROUTES)
     return (*own, *later.ROUTES, start)
 
 
 async def _get_start(request: web.Request) -> web.StreamResponse:
     """Answer with what this server is and what can be asked of it."""
     lines = [f"Corral {version()}: several GGUF models behind one URL.", ""]
-    lines += [f"{route.method:<5} {route.path.replace(':.+', '')}" for route in _all_routes() if route.is_shown]
+    lines += [f"{route.method:<5} {route.path.replace(':.+', '')}" for route in all_routes() if route.is_shown]
     return web.Response(text="\n".join(lines) + "\n")
 
 
@@ -86,6 +116,10 @@ async def _close_remotes(app: web.Application) -> None:
 
 async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "corral"
+    for name, value in request.app[SERVICES].cors.headers(request.headers.get(hdrs.ORIGIN)).items():
+        if name == VARY and VARY in response.headers:
+            value = f"{response.headers[VARY]}, {value}"  # noqa: PLW2901
+        response.headers[name] = value
     exchange = find_exchange()
     if exchange is not None:
         response.headers["X-Request-Id"] = exchange.account.request_id
@@ -125,13 +159,15 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         account.status = response.status
         return response
     finally:
-        is_counted = route is None or route.is_counted
+        is_preflight = services.cors.is_preflight(request.method, request.headers)
+        is_counted = not is_preflight and (route is None or route.is_counted)
         # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
         asyncio.get_running_loop().call_soon(functools.partial(_close_account, services, account, is_counted, clock()))
 
 
 def _dialect_of(request: web.Request, route: Route | None) -> Dialect:
-    if route is None or (route.dialect is Dialect.OPENAI and "anthropic-version" in request.headers):
+    """Return what the client speaks; lists of models are for clients of several dialects, who tell it by a header."""
+    if route is None or (route.dialect is Dialect.OPENAI and not route.is_counted):
         return guess_dialect(request.path, request.headers)
     return route.dialect
 
@@ -178,7 +214,11 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    request.app[SERVICES].guard.check(request.headers.get(hdrs.HOST), request.headers.get(hdrs.ORIGIN))
+    services = request.app[SERVICES]
+    services.guard.check(request.headers.get(hdrs.HOST), request.headers.get(hdrs.ORIGIN))
+    if services.cors.is_preflight(request.method, request.headers):
+        # Without a key, as browsers ask without one; the request that follows needs it.
+        return web.Response(status=204, headers=services.cors.preflight_headers(request.headers))
     return await handler(request)
 
 
@@ -215,7 +255,7 @@ def _is_in_vain(services: Services, account: Account, error: RouterError) -> boo
 def _http_error(request: web.Request, error: web.HTTPException) -> RouterError:
     """Return what aiohttp itself refuses as an error of ours."""
     if isinstance(error, web.HTTPNotFound):
-        return NotFound(describe_missing(request.method, request.path, [route.path for route in _all_routes()]))
+        return NotFound(describe_missing(request.method, request.path, [route.path for route in all_routes()]))
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{request.method} is not possible for {request.path}; use {allowed}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -44,6 +44,8 @@ class Grant:
     scopes: frozenset[Scope]
     priority: int = 0
     """Added to that of each of its requests."""
+    owner: str | None = field(default=None, compare=False, repr=False)
+    """Tells apart the keys themselves, those of one id as well: a digest. None = there are no keys."""
 
     def require(self, *scopes: Scope) -> None:
         """Return if one of `scopes` is granted. Raises: Forbidden, naming what is missing."""
@@ -70,7 +72,7 @@ class KeyRing:
 
     def __init__(self, entries: Iterable[tuple[bytes, Grant]] = ()) -> None:
         """Take the SHA-256 digest of every key, and what the key may do."""
-        self._entries = tuple(_Entry(digest, grant) for digest, grant in entries)
+        self._entries = tuple(_Entry(digest, replace(grant, owner=digest.hex())) for digest, grant in entries)
 
     @property
     def is_empty(self) -> bool:

@@ -18,6 +18,8 @@ import orjson
 from aiohttp import web
 
 from router.errors import BadRequest, BodyTooLarge, RouterError, TooManyRequests, UnsupportedMediaType
+from router.inflation import STEP_BYTES, make_inflater
+from router.keep_alive import read_keep_alive
 
 SCAN_INLINE_BYTES = 256 * 1024
 """Longer bodies are parsed in a thread: at about 1 ms for this much, other streams do not notice."""
@@ -82,6 +84,10 @@ class OwnedKeys:
     priority: int
     cache_salt: str | None
     """A digest of the client's salt, fit for a header."""
+    keep_alive_s: float | None = None
+    """How long the model stays when it is idle; -1 = idleness does not unload it, None = nothing is said."""
+    previous_response_id: str | None = None
+    """The response that this request goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +123,25 @@ async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> b
     """Return the whole body, decompressed if it came so.
 
     Raises: BodyTooLarge as soon as the limit is passed (or announced to be), TooManyRequests when all bodies together
-    are too much, BadRequest when it cannot be decompressed.
+    are too much, UnsupportedMediaType for an unknown encoding, BadRequest when it is not what its encoding says.
     """
+    inflater = make_inflater(request.headers.get("Content-Encoding", ""))
     if request.content_length is not None and request.content_length > max_bytes:
         raise _too_large(max_bytes, f"{request.content_length} bytes")
     chunks: list[bytes] = []
     num_bytes = 0
     try:
-        async for chunk in request.content.iter_any():
-            num_bytes += len(chunk)
-            if num_bytes > max_bytes:
-                raise _too_large(max_bytes, "longer")
-            share.take(len(chunk))
-            chunks.append(chunk)
+        async for packed in request.content.iter_any():
+            for chunk in inflater.feed(packed):
+                num_bytes += len(chunk)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes, "longer")
+                share.take(len(chunk))
+                chunks.append(chunk)
+                if len(chunk) == STEP_BYTES:  # much of a little: others have their turn meanwhile
+                    await asyncio.sleep(0)
+        inflater.close()
     except web.RequestPayloadError as error:
-        if encoding := request.headers.get("Content-Encoding"):
-            raise BadRequest(f"the request body is not what `Content-Encoding: {encoding[:40]}` says") from None
         raise BadRequest(f"the request body is not valid HTTP: {error.__cause__ or error}") from None
     return b"".join(chunks).removeprefix(_BYTE_ORDER_MARK)
 
@@ -149,8 +158,11 @@ async def dump_body(fields: Mapping[str, Any]) -> bytes:
     return await asyncio.to_thread(orjson.dumps, fields)
 
 
-def owned_keys(fields: Mapping[str, Any], *, streams_by_default: bool = False) -> OwnedKeys:
-    """Return what the router must know. Raises: BadRequest naming the key whose type is wrong or that is refused."""
+def owned_keys(fields: Mapping[str, Any], *, streams_by_default: bool = False, may_go_on: bool = False) -> OwnedKeys:
+    """Return what the router must know; `may_go_on` from a response that is kept.
+
+    Raises: BadRequest naming the key whose type is wrong or that is refused.
+    """
     model = fields.get("model")
     if model is not None and not isinstance(model, str):
         raise BadRequest(f"`model` must be a string, not {_kind(model)}", param="model")
@@ -164,26 +176,42 @@ def owned_keys(fields: Mapping[str, Any], *, streams_by_default: bool = False) -
     salt = fields.get("cache_salt")
     if salt is not None and not isinstance(salt, str):
         raise BadRequest(f"`cache_salt` must be a string, not {_kind(salt)}", param="cache_salt")
-    for key, instead in _NOT_YET.items():
-        if fields.get(key) is not None:
-            raise BadRequest(f"`{key}` is not supported: {instead}", code="unsupported_parameter", param=key)
     return OwnedKeys(
         model=model,
         stream=fields.get("stream") is True or (streams_by_default and fields.get("stream") is None),
         priority=priority,
         cache_salt=None if salt is None else hashlib.sha256(salt.encode("utf-8", "replace")).hexdigest()[:32],
+        keep_alive_s=_keep_alive_s(fields),
+        previous_response_id=_previous_response_id(fields, may_go_on=may_go_on),
     )
+
+
+def _previous_response_id(fields: Mapping[str, Any], *, may_go_on: bool) -> str | None:
+    value = fields.get("previous_response_id")
+    if value is not None and not may_go_on:
+        raise BadRequest(
+            "`previous_response_id` is not supported here: send the conversation so far in `messages`, or use POST "
+            "/v1/responses",
+            code="unsupported_parameter",
+            param="previous_response_id",
+        )
+    if value is not None and not isinstance(value, str):
+        raise BadRequest(f"`previous_response_id` must be a string, not {_kind(value)}", param="previous_response_id")
+    return value
+
+
+def _keep_alive_s(fields: Mapping[str, Any]) -> float | None:
+    value = fields.get("keep_alive")
+    try:
+        return None if value is None else read_keep_alive(value)
+    except ValueError as error:
+        raise BadRequest(f"`keep_alive` {error}", param="keep_alive") from None
 
 
 _MAX_CONTAINERS = 250_000
 _MAX_VALUES = 2_000_000
 """Counted by their brackets and commas, those inside strings too. The parser takes a value in 50 ns to 1 us and some
 thirty times its bytes, and nobody else runs meanwhile."""
-
-_NOT_YET = {
-    "keep_alive": "set `idle_unload_s` of the model in models.yaml, or call POST /models/unload",
-    "previous_response_id": "send the conversation so far in `messages`",
-}
 
 
 def _parse(raw: bytes) -> JsonBody:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from router.answer_limits import unforced, unsaid
 from router.errors import BadRequest, ModelNotFound
 from router.events import FleetLimits, ModelPolicy
 from router.name_patterns import WILDCARD, NamePatterns
@@ -50,7 +51,8 @@ class RequestRules:
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a new body with the rules applied; neither `body` nor the rules can be changed through it."""
         kept = {key: value for key, value in body.items() if key not in self.drop}
-        return copy.deepcopy(dict(self.defaults)) | kept | copy.deepcopy(dict(self.force))
+        filled = copy.deepcopy(unsaid(self.defaults, kept)) | kept
+        return unforced(filled, self.force) | copy.deepcopy(dict(self.force))
 
     def over(self, base: RequestRules) -> RequestRules:
         """Return both sets of rules as one; where they name the same key, these win over `base`."""
@@ -166,6 +168,10 @@ class ModelSpec:
     chat_template_file: Path | None = None
     """Where `chat_template` is read from, if it is a file."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    allow_request_templates: bool = False
+    """Whether requests may bring a chat template of their own."""
+    drop_billing_header: bool = True
+    """Whether the line that changes with every request is taken out of system prompts."""
     request: RequestRules = field(default_factory=RequestRules)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the worker."""
@@ -214,6 +220,8 @@ class ModelSpec:
             self.max_tokens,
             self.chat_template,
             dict(self.chat_template_kwargs),
+            self.allow_request_templates,
+            self.drop_billing_header,
             dict(self.env),
             [(lora.name, lora.source, lora.scale) for lora in self.loras],
             self.draft_source,

@@ -14,14 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from router.catalog_keys import (
-    ALIAS_KEYS,
-    HOOK_KEYS,
-    LORA_KEYS,
-    MODEL_KEYS,
-    RULE_KEYS,
-    Key,
-)
+from router.catalog_inner_keys import ALIAS_KEYS, HOOK_KEYS, LORA_KEYS, RULE_KEYS
+from router.catalog_keys import MODEL_KEYS, Key
 from router.catalog_kinds import (
     Address,
     Aliases,
@@ -57,7 +51,10 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "calibrate",
     ),
     "waiting": ("priority", "max_queue", "queue_timeout_s", "max_wait_s", "request_timeout_s"),
-    "requests": ("request", "chat_template", "chat_template_kwargs", "env"),
+    "requests": (
+        *("request", "chat_template", "chat_template_kwargs", "allow_request_templates", "drop_billing_header"),
+        "env",
+    ),
     "devices": (
         *("gpu_layers", "device", "split_mode", "main_gpu", "tensor_split"),
         *("no_kv_offload", "kv_offload", "no_op_offload", "op_offload"),

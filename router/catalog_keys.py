@@ -1,8 +1,8 @@
 """The table of `models.yaml`: every key, what it may hold, what it means, and what holds without it.
 
 The one source of truth for the parser, the editor's JSON Schema and the documentation: what a model may have stands
-here, the rest of the file in `catalog_sections.py`. Must not read a catalogue: `catalog_kinds.py` has the kinds of
-values, `catalog_refusals.py` answers for keys that are not here.
+here, what is inside some keys in `catalog_inner_keys.py`, the rest of the file in `catalog_sections.py`. Must not
+read a catalogue: `catalog_kinds.py` has the kinds of values, `catalog_refusals.py` answers for keys that are not here.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.catalog import MAX_LORA_SCALE, MAX_NAME_LENGTH, Hooks, LoraSpec, ModelSpec
+from router.catalog import MAX_NAME_LENGTH, ModelSpec
 from router.catalog_kinds import (
     Address,
     Aliases,
     Choice,
-    Command,
     Devices,
     Environment,
     Flag,
     HookCommands,
     Json,
     Kind,
-    LoraChoice,
     Loras,
     Number,
     Proportions,
@@ -81,8 +79,6 @@ def table(*keys: Key) -> dict[str, Key]:
 
 _SPEC = {f.name: f.default for f in dataclasses.fields(ModelSpec)}
 _ENGINE = {f.name: f.default for f in dataclasses.fields(EngineOptions)}
-_LORA = {f.name: f.default for f in dataclasses.fields(LoraSpec)}
-_HOOKS = {f.name: f.default for f in dataclasses.fields(Hooks)}
 
 
 def _engine(name: str, kind: Kind, meaning: str) -> Key:
@@ -232,6 +228,20 @@ MODEL_KEYS: Mapping[str, Key] = table(
         {},
     ),
     Key(
+        "allow_request_templates",
+        Flag(),
+        "Let requests bring a chat template of their own in `chat_template`. It runs in the same sandbox, and may take"
+        " some seconds of one core.",
+        False,
+    ),
+    Key(
+        "drop_billing_header",
+        Flag(),
+        "Take the line `x-anthropic-billing-header: …`, in which some agents send another number each time, out of the"
+        " system prompt of `/v1/messages`: with it no prompt would begin as the one before.",
+        _SPEC["drop_billing_header"],
+    ),
+    Key(
         "request",
         Rules(),
         "Changes the JSON of every request: `drop` removes keys, then `defaults` fills in absent ones, then `force`"
@@ -349,46 +359,3 @@ REMOTE_KEYS = frozenset(ONLY_REMOTE_KEYS) | {
 
 MERGED_KEYS = ("chat_template_kwargs", "request", "env", "hooks")
 """Keys whose maps are merged with `defaults:` key by key; of all others the model's own value replaces it."""
-
-ALIAS_KEYS: Mapping[str, Key] = table(
-    Key("request", Rules(), "Rules for requests that use this name; they win over the model's.", {}),
-    Key(
-        "lora",
-        LoraChoice(),
-        "Adapters that requests with this name get: the name of one of `loras`, or a map from names to scales."
-        " A request's own `lora` replaces them.",
-    ),
-    Key("listed", Flag(), "Shown by GET /v1/models.", True),
-)
-
-LORA_SCALE = Number(-MAX_LORA_SCALE, MAX_LORA_SCALE)
-LORA_KEYS: Mapping[str, Key] = table(
-    Key("model", Text(), "The adapter's GGUF file, a reference as in a model's `model`.", is_reference=True),
-    Key(
-        "scale",
-        LORA_SCALE,
-        "How strongly it is applied where neither the alias nor the request says so.",
-        _LORA["scale"],
-    ),
-)
-
-HOOK_KEYS: Mapping[str, Key] = table(
-    Key("before_load", Command(), "Run before a worker starts; if it fails, so does the load.", ()),
-    Key("after_load", Command(), "Run when a worker is ready.", ()),
-    Key("after_unload", Command(), "Run when a worker is gone, whatever the reason.", ()),
-    Key(
-        "timeout_s",
-        Number(0, 86_400, is_open=True, hint=SECONDS),
-        "Seconds after which a command is killed and has failed.",
-        _HOOKS["timeout_s"],
-    ),
-)
-
-RULE_KEYS: Mapping[str, Key] = table(
-    Key("defaults", Json(), "Set where the request has no such key.", {}),
-    Key("force", Json(), "Set whatever the request says.", {}),
-    Key("drop", Texts(), "Keys that are removed from the request first.", ()),
-)
-
-ROUTER_OWNED = ("model", "stream", "keep_alive", "priority", "cache_salt", "previous_response_id")
-"""Keys of a request that the router reads before any rule applies, so that no rule may name them."""

@@ -90,6 +90,8 @@ def build_spec(
         chat_template=template,
         chat_template_file=template_file,
         chat_template_kwargs=value("chat_template_kwargs", {}),
+        allow_request_templates=value("allow_request_templates", False),
+        drop_billing_header=value("drop_billing_header", MODEL_KEYS["drop_billing_header"].default),
         request=value("request", RequestRules()),
         env=value("env", {}),
         description=value("description", ""),

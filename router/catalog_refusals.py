@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-from router.catalog_keys import HOOK_KEYS, LORA_KEYS, MODEL_KEYS, NOT_IN_DEFAULTS, REMOTE_KEYS
+from router.catalog_inner_keys import HOOK_KEYS, LORA_KEYS
+from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS, REMOTE_KEYS
 from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, TOP_KEYS
 
 NOT_YET = "is not available in this release yet"

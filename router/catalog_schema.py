@@ -15,17 +15,13 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 from router.catalog import MAX_NAME_LENGTH
+from router.catalog_inner_keys import ALIAS_KEYS, HOOK_KEYS, LORA_KEYS, LORA_SCALE, RULE_KEYS
 from router.catalog_keys import (
-    ALIAS_KEYS,
     DIGEST_PATTERN,
-    HOOK_KEYS,
-    LORA_KEYS,
-    LORA_SCALE,
     MODEL_KEYS,
     NOT_IN_DEFAULTS,
     ONLY_REMOTE_KEYS,
     REMOTE_KEYS,
-    RULE_KEYS,
     VARIABLE_PATTERN,
     Key,
 )

@@ -14,17 +14,8 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from router.catalog import AliasSpec, LoraSpec, RequestRules
-from router.catalog_keys import (
-    ALIAS_KEYS,
-    DIGEST_PATTERN,
-    HOOK_KEYS,
-    LORA_KEYS,
-    LORA_SCALE,
-    ROUTER_OWNED,
-    RULE_KEYS,
-    VARIABLE_PATTERN,
-    Key,
-)
+from router.catalog_inner_keys import ALIAS_KEYS, HOOK_KEYS, LORA_KEYS, LORA_SCALE, ROUTER_OWNED, RULE_KEYS
+from router.catalog_keys import DIGEST_PATTERN, VARIABLE_PATTERN, Key
 from router.catalog_kinds import (
     Address,
     Aliases,

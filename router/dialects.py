@@ -20,6 +20,8 @@ class Dialect(StrEnum):
     """The API family that a client speaks; the value goes to the worker in `X-Corral-Dialect`."""
 
     OPENAI = "openai"
+    RESPONSES = "responses"
+    """OpenAI's Responses API: as the rest of OpenAI's, but for its streams."""
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
     LLAMA = "llama"
@@ -48,7 +50,7 @@ def event_end(dialect: Dialect) -> bytes:
 def error_body(dialect: Dialect, error: ErrorPayload, request_id: str | None = None) -> bytes:
     """Return the JSON body of an HTTP error."""
     match dialect:
-        case Dialect.OPENAI:
+        case Dialect.OPENAI | Dialect.RESPONSES:
             return _json(_openai_error(error))
         case Dialect.ANTHROPIC:
             return _json(_anthropic_error(error, request_id))
@@ -58,12 +60,14 @@ def error_body(dialect: Dialect, error: ErrorPayload, request_id: str | None = N
             return _json(_llama_error(error))
 
 
-def error_event(dialect: Dialect, error: ErrorPayload, request_id: str | None = None) -> bytes:
-    """Return the last event of a stream that failed after its HTTP status had gone out."""
+def error_event(dialect: Dialect, error: ErrorPayload, request_id: str | None = None, *, num_events: int = 0) -> bytes:
+    """Return the last event of a stream that failed after its HTTP status had gone out, and after `num_events`."""
     body = error_body(dialect, error, request_id)
     match dialect:
         case Dialect.OPENAI | Dialect.LLAMA:
             return b"data: " + body + b"\n\n"
+        case Dialect.RESPONSES:
+            return b"event: error\ndata: " + _json(_response_error(error, num_events)) + b"\n\n"
         case Dialect.ANTHROPIC:
             return b"event: error\ndata: " + body + b"\n\n"
         case Dialect.OLLAMA:
@@ -73,7 +77,7 @@ def error_event(dialect: Dialect, error: ErrorPayload, request_id: str | None = 
 def ping(dialect: Dialect) -> bytes | None:
     """Return bytes that keep a silent stream open and that every client of the dialect skips; None = there are none."""
     match dialect:
-        case Dialect.OPENAI | Dialect.LLAMA:
+        case Dialect.OPENAI | Dialect.RESPONSES | Dialect.LLAMA:
             return b": ping\n\n"
         case Dialect.ANTHROPIC:
             return b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -95,6 +99,12 @@ def _openai_error(error: ErrorPayload) -> dict[str, Any]:
             "code": error.code,
         }
     }
+
+
+def _response_error(error: ErrorPayload, num_events: int) -> dict[str, Any]:
+    """Return the event as it is documented, with the error in an object besides: clients raise what they find there."""
+    told = {"code": error.code, "message": error.message, "param": error.param}
+    return {"type": "error", **told, "sequence_number": num_events, **_openai_error(error)}
 
 
 def _llama_error(error: ErrorPayload) -> dict[str, Any]:

@@ -15,6 +15,7 @@
     ├── RemoteRefused          502  remote_refused
     ├── RemoteUnreachable      503  remote_unreachable
     ├── ModelUnavailable       503  model_unavailable
+    ├── NoFreeSlot             503  no_free_slot
     ├── QueueTimeout           503  queue_timeout
     ├── RequestTimeout         503  request_timeout
     ├── WorkerDied             503  worker_died
@@ -154,6 +155,13 @@ class ModelUnavailable(RouterError):
 
     http_status = 503
     code = "model_unavailable"
+
+
+class NoFreeSlot(RouterError):
+    """Every slot is busy, and the client has asked to be told so."""
+
+    http_status = 503
+    code = "no_free_slot"
 
 
 class ModelTooLarge(RouterError):

@@ -122,6 +122,8 @@ class LeaseRequested:
     key_id: str | None = None
     prefixes: tuple[int, ...] = ()
     """Hashes of the conversation's beginnings, the shortest first: a replica that served one of them is preferred."""
+    keep_alive_s: float | None = None
+    """How long the worker that serves it stays when it is idle, from then on; see `KeepAliveSet`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,18 @@ class UnloadRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAliveSet:
+    """The present workers of `model` stay for so long when they are idle, instead of for the time that is configured.
+
+    0 = they go as soon as they are idle, negative = idleness alone never unloads them. It holds for the life of a
+    worker, or until a later request says otherwise.
+    """
+
+    model: str
+    keep_alive_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogChanged:
     """From now on these are the models and limits."""
 
@@ -251,6 +265,7 @@ Event = (
     | WorkerExited
     | LoadRequested
     | UnloadRequested
+    | KeepAliveSet
     | CatalogChanged
     | ModelSized
     | DevicesChanged

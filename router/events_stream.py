@@ -18,7 +18,7 @@ from aiohttp import web
 
 from router.auth import Scope
 from router.catalog import ModelSpec
-from router.dialects import EVENT_STREAM
+from router.dialects import EVENT_STREAM, Dialect
 from router.fleet_views import FleetSnapshot, ModelView
 from router.listing import Look, llama_server_status
 from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
@@ -60,7 +60,7 @@ async def get_models_sse(request: web.Request) -> web.StreamResponse:
 
 ROUTES = (
     Route("GET", "/events", get_events, scopes=_SCOPES),
-    Route("GET", "/models/sse", get_models_sse, scopes=_SCOPES),
+    Route("GET", "/models/sse", get_models_sse, scopes=_SCOPES, dialect=Dialect.LLAMA),
 )
 
 

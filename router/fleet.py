@@ -23,6 +23,7 @@ from router.events import (
     Event,
     ExitReason,
     FleetLimits,
+    KeepAliveSet,
     LeaseReleased,
     LeaseRequested,
     LoadRequested,
@@ -143,10 +144,9 @@ class Fleet:
                 ledger.release(lease_id)
             case WorkerStarted() | WorkerProgressed() | WorkerReady() | WorkerSized() | WorkerHung() | WorkerExited():
                 self._note_worker(event)
-            case LoadRequested(model):
-                self._note_load(model)
-            case UnloadRequested(model):
-                self._note_unload(model)
+            case LoadRequested() | UnloadRequested() | KeepAliveSet():
+                if (record := ledger.records.get(event.model)) is not None:
+                    self._note_order(record, event)
             case CatalogChanged(models, limits):
                 ledger.adopt(models, limits)
             case ModelSized() | DevicesChanged() | DevicesMeasured():
@@ -233,11 +233,21 @@ class Fleet:
             case _:
                 assert_never(event)
 
-    def _note_load(self, model: str) -> None:
-        """Somebody wishes `model` loaded, and its earlier failures are forgotten."""
-        record = self._ledger.records.get(model)
-        if record is None:
-            return
+    def _note_order(self, record: ModelRecord, order: LoadRequested | UnloadRequested | KeepAliveSet) -> None:
+        """Somebody wishes the model loaded or gone, or that it stays for another time."""
+        match order:
+            case LoadRequested():
+                self._note_load(record)
+            case UnloadRequested():
+                self._note_unload(record)
+            case KeepAliveSet(keep_alive_s=keep_alive_s):
+                for resident in record.residents.values():
+                    resident.keep_alive_s = keep_alive_s
+            case _:
+                assert_never(order)
+
+    def _note_load(self, record: ModelRecord) -> None:
+        """Somebody wishes the model loaded, and its earlier failures are forgotten."""
         record.forgive()
         ready = [resident for resident in record.all_serving if resident.state is WorkerState.READY]
         for resident in ready:
@@ -246,11 +256,8 @@ class Fleet:
             record.wish_at_s = self._ledger.now_s
             self._ledger.wake(record)
 
-    def _note_unload(self, model: str) -> None:
-        """Nobody wishes `model` loaded any more, and its workers have to go."""
-        record = self._ledger.records.get(model)
-        if record is None:
-            return
+    def _note_unload(self, record: ModelRecord) -> None:
+        """Nobody wishes the model loaded any more, and its workers have to go."""
         record.wish_at_s = None
         record.is_preload_due = False
         self._ledger.is_home_wanted &= not record.policy.home

@@ -183,7 +183,9 @@ class FleetLedger:
             # Whoever is in line waits because nothing is free, so the newcomer could not be served either.
             self._refuse(event.lease_id, reasons.queue_full(record, self.now_s))
         else:
-            waiter = Waiter(event.lease_id, event.priority, event.key_id, self.now_s, event.prefixes)
+            waiter = Waiter(
+                event.lease_id, event.priority, event.key_id, self.now_s, event.prefixes, event.keep_alive_s
+            )
             record.line.join(waiter)
             self.leases[event.lease_id] = record
             self.wake(record)
@@ -210,6 +212,8 @@ class FleetLedger:
             resident.leases[waiter.lease_id] = waiter.key_id
             resident.prefixes.remember(waiter.prefixes)
             resident.last_used_s = self.now_s
+            if waiter.keep_alive_s is not None:
+                resident.keep_alive_s = waiter.keep_alive_s
             self.actions.append(GrantLease(waiter.lease_id, resident.worker))
 
     def refuse_all(self, record: ModelRecord, refusal: Refusal) -> None:

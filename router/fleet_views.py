@@ -30,6 +30,8 @@ class ResidentView:
     last_used_s: float
     idle_unload_at_s: float | None
     """When idleness will unload it; None = not idle, pinned, or never."""
+    idle_limit_s: float | None = None
+    """How long it may be idle; None = idleness does not unload it."""
     placement: Placement = NOWHERE
     """Where it runs and what is reserved for it."""
     is_outdated: bool = False
@@ -143,6 +145,7 @@ def _view_resident(record: ModelRecord, resident: Resident) -> ResidentView:
         since_s=resident.since_s,
         last_used_s=resident.last_used_s,
         idle_unload_at_s=record.idle_unload_at_s(resident),
+        idle_limit_s=record.idle_limit_s(resident),
         placement=resident.placement,
         is_outdated=record.is_outdated(resident),
         is_evicting=resident.is_evicting,

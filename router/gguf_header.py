@@ -11,56 +11,27 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from router.gguf_cursor import ARRAY, SCALARS, STRING, Cursor, GgufError, unknown_type
 from router.tensor_sums import TENSOR_BLOCKS, TensorCounter, TensorSums
+
+__all__ = ["GgufError", "GgufHeader", "GgufTexts", "read_gguf_header", "read_gguf_texts", "read_tensor_sums"]
 
 _T = TypeVar("_T")
 
-MAX_HEADER_BYTES: Final = 128 * 2**20
-"""Real headers have at most some 30 MiB (a million tokens with their merges)."""
 MAX_KEYS: Final = 16_384
 MAX_TENSORS: Final = 131_072
-MAX_WALKED_ITEMS: Final = 4_000_000
-"""Strings (and, sixteen times as dear, inner lists) that are stepped over one by one, in the whole file."""
 MAX_KEY_BYTES: Final = 65_535
 MAX_STRING_BYTES: Final = 16 * 2**20
-MAX_ARRAY_DEPTH: Final = 4
 MAX_KEPT_KEYS: Final = 512
 MAX_KEPT_STRING_BYTES: Final = 1024
 MAX_KEPT_LISTS: Final = 64
-MAX_KEPT_ITEMS: Final = 1024
-"""Of a list of numbers: such lists have an entry for each layer."""
 _MAX_NAME_BYTES: Final = 1024
 _MAX_DIMENSIONS: Final = 8
-_WINDOW_BYTES: Final = 2**20
-
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
-_STRING: Final = 8
-_ARRAY: Final = 9
-# Value types by number. Source: enum gguf_type in gguf.h.
-_SCALARS: Final[Mapping[int, struct.Struct]] = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: _U32,
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: _U64,
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
-
-
-class GgufError(ValueError):
-    """The file is not a complete GGUF file that can be read; the message says why, without the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +58,17 @@ class GgufHeader:
     """The short lists of numbers: what differs from layer to layer."""
     tensors: TensorSums = field(default_factory=TensorSums)
     """Bytes by part of the model, in this one file."""
+    path: Path = Path()
+    """The file that it was read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTexts:
+    """Texts that are too long to be kept for every model. None = the file does not tell."""
+
+    chat_template: str | None
+    bos: str | None
+    eos: str | None
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -96,7 +78,16 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
     Raises: GgufError, also when the file cannot be opened.
     """
-    return _open(path, _read)
+    return replace(_open(path, _read), path=path)
+
+
+def read_gguf_texts(header: GgufHeader) -> GgufTexts:
+    """Return the chat template and the texts of the begin and end tokens.
+
+    Raises: as `read_gguf_header`.
+    """
+    wanted = {name: _count(header.metadata, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+    return _open(header.path, lambda cursor: _read_texts(cursor, wanted))
 
 
 def read_tensor_sums(path: Path) -> TensorSums:
@@ -107,7 +98,7 @@ def read_tensor_sums(path: Path) -> TensorSums:
     return _open(path, _read_part)
 
 
-def _open(path: Path, read: Callable[[_Cursor], _T]) -> _T:
+def _open(path: Path, read: Callable[[Cursor], _T]) -> _T:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -116,120 +107,14 @@ def _open(path: Path, read: Callable[[_Cursor], _T]) -> _T:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise GgufError("it is not a regular file")
-        return read(_Cursor(descriptor, status.st_size))
+        return read(Cursor(descriptor, status.st_size))
     except OSError as error:
         raise GgufError(f"it cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
 
 
-class _Cursor:
-    """A position in the file and the bytes around it; every move is checked against the file's end."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self.size = size
-        self.position = 0
-        self._descriptor = descriptor
-        self._window = b""
-        self._start = 0
-        self._walked = 0
-
-    def _at(self, num_bytes: int) -> int:
-        """Return where in the window the next `num_bytes` lie, after reading them if need be."""
-        at = self.position - self._start
-        if at + num_bytes <= len(self._window) and at >= 0:
-            return at
-        end = self.position + num_bytes
-        self._check(end)
-        self._window = os.pread(self._descriptor, max(num_bytes, _WINDOW_BYTES), self.position)
-        self._start = self.position
-        if len(self._window) < num_bytes:
-            raise self._truncated()
-        return 0
-
-    def _check(self, end: int) -> None:
-        if end > self.size:
-            raise self._truncated()
-        if end > MAX_HEADER_BYTES:
-            raise GgufError(f"its header is longer than {MAX_HEADER_BYTES // 2**20} MiB")
-
-    def _truncated(self) -> GgufError:
-        return GgufError(
-            f"it is truncated: the header goes on after the file's end ({self.size} bytes); fetch it again"
-        )
-
-    def scalar(self, form: struct.Struct) -> int | float | bool:
-        at = self._at(form.size)
-        self.position += form.size
-        value: int | float | bool = form.unpack_from(self._window, at)[0]
-        return value
-
-    def u32(self) -> int:
-        return int(self.scalar(_U32))
-
-    def u64(self) -> int:
-        return int(self.scalar(_U64))
-
-    def string(self, limit: int, what: str) -> bytes:
-        length = self.u64()
-        if length > limit:
-            raise GgufError(f"it is damaged: {what} is {length} bytes long (at most {limit} make sense)")
-        at = self._at(length)
-        self.position += length
-        return self._window[at : at + length]
-
-    def skip(self, num_bytes: int) -> None:
-        self._check(self.position + num_bytes)
-        self.position += num_bytes
-
-    def walk(self, count: int) -> None:
-        """Count items that are stepped over one by one. Raises: GgufError beyond `MAX_WALKED_ITEMS`."""
-        self._walked += count
-        if self._walked > MAX_WALKED_ITEMS:
-            raise GgufError(f"its lists have more than {MAX_WALKED_ITEMS} items; that is not a model's header")
-
-    def skip_strings(self, count: int) -> None:
-        """Step over `count` strings by their lengths alone: a vocabulary in some tens of milliseconds."""
-        self.walk(count)
-        unpack = _U64.unpack_from
-        while count:
-            at = self._at(8)
-            window = self._window
-            last = len(window) - 8
-            while count and at <= last:
-                at += 8 + unpack(window, at)[0]
-                count -= 1
-            self.position = self._start + at
-            self._check(self.position)
-
-    def array(self) -> tuple[int, tuple[int | float | bool, ...]]:
-        """Return a list's length and, if it is a short one of numbers, its items."""
-        item_type, count = self.u32(), self.u64()
-        if item_type not in _SCALARS or count > MAX_KEPT_ITEMS:
-            self._skip_items(item_type, count, 1)
-            return count, ()
-        return count, tuple(self.scalar(_SCALARS[item_type]) for _ in range(count))
-
-    def _skip_items(self, item_type: int, count: int, depth: int) -> None:
-        if item_type == _STRING:
-            self.skip_strings(count)
-        elif item_type == _ARRAY:
-            if depth >= MAX_ARRAY_DEPTH:
-                raise GgufError(f"it is damaged: lists are nested more than {MAX_ARRAY_DEPTH} deep")
-            self.walk(16 * count)  # an inner list costs more time than a string, and no model has any
-            for _ in range(count):
-                self._skip_items(self.u32(), self.u64(), depth + 1)
-        elif item_type in _SCALARS:
-            self.skip(count * _SCALARS[item_type].size)
-        else:
-            raise _unknown_type(item_type)
-
-
-def _unknown_type(number: int) -> GgufError:
-    return GgufError(f"it is damaged or newer than this program: it uses the value type {number}")
-
-
-def _read(cursor: _Cursor) -> GgufHeader:
+def _read(cursor: Cursor) -> GgufHeader:
     num_tensors, num_keys = _read_counts(cursor)
     said = _read_metadata(cursor, num_keys)
     metadata = said.scalars
@@ -256,12 +141,12 @@ def _read(cursor: _Cursor) -> GgufHeader:
     )
 
 
-def _read_part(cursor: _Cursor) -> TensorSums:
+def _read_part(cursor: Cursor) -> TensorSums:
     num_tensors, num_keys = _read_counts(cursor)
     return _read_tensors(cursor, num_tensors, _read_metadata(cursor, num_keys).scalars)[1]
 
 
-def _read_counts(cursor: _Cursor) -> tuple[int, int]:
+def _read_counts(cursor: Cursor) -> tuple[int, int]:
     """Return the numbers of tensors and of keys, after magic and version were found good."""
     if cursor.size < 4:
         raise GgufError("it is empty" if cursor.size == 0 else "it is not a GGUF file: it is far too short")
@@ -289,7 +174,7 @@ class _Metadata:
     template_bytes: int = 0
 
 
-def _read_metadata(cursor: _Cursor, num_keys: int) -> _Metadata:
+def _read_metadata(cursor: Cursor, num_keys: int) -> _Metadata:
     said = _Metadata()
     seen = set()
     for _ in range(num_keys):
@@ -299,14 +184,14 @@ def _read_metadata(cursor: _Cursor, num_keys: int) -> _Metadata:
         seen.add(key)
         value_type = cursor.u32()
         value: int | float | bool | str
-        if value_type == _ARRAY:
+        if value_type == ARRAY:
             length, items = cursor.array()
             if key == "tokenizer.ggml.tokens":
                 said.num_vocab = length
             elif items and len(said.lists) < MAX_KEPT_LISTS:
                 said.lists[key] = items
             continue
-        if value_type == _STRING:
+        if value_type == STRING:
             raw = cursor.string(MAX_STRING_BYTES, f"the value of {key[:100]!r}")
             if key == "tokenizer.chat_template":
                 said.template_bytes = len(raw)
@@ -314,18 +199,55 @@ def _read_metadata(cursor: _Cursor, num_keys: int) -> _Metadata:
             if len(raw) > MAX_KEPT_STRING_BYTES:
                 continue
             value = raw.decode("utf-8", "replace")
-        elif value_type in _SCALARS:
-            value = cursor.scalar(_SCALARS[value_type])
+        elif value_type in SCALARS:
+            value = cursor.scalar(SCALARS[value_type])
         else:
-            raise _unknown_type(value_type)
+            raise unknown_type(value_type)
         # Real headers have some dozens of scalars; a damaged or hostile one may not fill the memory.
         if len(said.scalars) < MAX_KEPT_KEYS:
             said.scalars[key] = value
     return said
 
 
+def _read_texts(cursor: Cursor, wanted: Mapping[str, int | None]) -> GgufTexts:
+    template: str | None = None
+    tokens: dict[int, str] = {}
+    _, num_keys = _read_counts(cursor)
+    for _ in range(num_keys):
+        key = cursor.string(MAX_KEY_BYTES, "a metadata key").decode("utf-8", "replace")
+        value_type = cursor.u32()
+        if value_type == ARRAY:
+            item_type, count = cursor.u32(), cursor.u64()
+            if key == "tokenizer.ggml.tokens" and item_type == STRING:
+                tokens = _read_tokens(cursor, count, {id_ for id_ in wanted.values() if id_ is not None})
+            else:
+                cursor.skip_items(item_type, count)
+        elif value_type == STRING:
+            raw = cursor.string(MAX_STRING_BYTES, f"the value of {key[:100]!r}")
+            if key == "tokenizer.chat_template":
+                template = raw.decode("utf-8", "replace")
+        elif value_type in SCALARS:
+            cursor.scalar(SCALARS[value_type])
+        else:
+            raise unknown_type(value_type)
+    found = {name: None if id_ is None else tokens.get(id_) for name, id_ in wanted.items()}
+    return GgufTexts(template, found["bos"], found["eos"])
+
+
+def _read_tokens(cursor: Cursor, count: int, wanted: Collection[int]) -> dict[int, str]:
+    """Return the texts of the tokens with these ids, having stepped over the whole list."""
+    found: dict[int, str] = {}
+    position = 0
+    for id_ in sorted(id_ for id_ in wanted if id_ < count):
+        cursor.skip_strings(id_ - position)
+        found[id_] = cursor.string(MAX_STRING_BYTES, "a token").decode("utf-8", "replace")
+        position = id_ + 1
+    cursor.skip_strings(count - position)
+    return found
+
+
 def _read_tensors(
-    cursor: _Cursor, num_tensors: int, metadata: Mapping[str, int | float | bool | str]
+    cursor: Cursor, num_tensors: int, metadata: Mapping[str, int | float | bool | str]
 ) -> tuple[int, TensorSums]:
     """Return the number of weights and their bytes, after every tensor was found to lie inside the file."""
     num_params = 0

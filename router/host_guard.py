@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
+from router.cors import Cors
 from router.errors import Forbidden
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -28,12 +29,13 @@ def is_loopback(host: str) -> bool:
 class HostGuard:
     """Refuses requests that come from a page of somebody else, or through a name that is not this server's."""
 
-    def __init__(self, *, host: str, allowed: Iterable[str] = (), has_keys: bool) -> None:
+    def __init__(self, *, host: str, allowed: Iterable[str] = (), has_keys: bool, cors: Cors | None = None) -> None:
         """Take the address that the server listens on and what the operator allows besides its own names.
 
-        `has_keys` may be set anew when the configuration changes.
+        Pages that may read answers may send requests too. `has_keys` may be set anew when the configuration changes.
         """
         self.has_keys = has_keys
+        self._cors = cors or Cors()
         self._allowed = frozenset(entry.lower().rstrip("/") for entry in allowed)
         self._checks_host = is_loopback(host)
         self._names = _LOOPBACK_NAMES | {_bracketed(host.lower())} | self._allowed
@@ -49,11 +51,13 @@ class HostGuard:
             )
         # With keys on a public address the key is the protection: a foreign page does not have one.
         checks_origin = self._checks_host or not self.has_keys
-        if checks_origin and origin is not None and not self._is_own_page(host, origin):
+        is_welcome = origin is None or self._cors.allows(origin) or self._is_own_page(host, origin)
+        if checks_origin and origin is not None and not is_welcome:
             raise Forbidden(
                 f"requests from pages of {_shown(origin)} are refused, so that no website can use this server through "
                 f"your browser; if that host is this server under another name, set "
-                f"CORRAL_ALLOWED_HOSTS={origin.lower()[:200]}"
+                f"CORRAL_ALLOWED_HOSTS={origin.lower()[:200]}; if it is a page of yours that is meant to use this "
+                f"server, set CORRAL_CORS_ORIGINS to that origin"
             )
 
     def _is_known(self, host: str) -> bool:

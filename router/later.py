@@ -8,20 +8,18 @@ from __future__ import annotations
 from aiohttp import web
 
 from router.auth import Scope
+from router.dialects import guess_dialect
 from router.errors import NotAvailableYet
 from router.routes import Handler, Route
 
 _CHAT = "use POST /v1/chat/completions"
 _MISSING = (
-    ("/v1/responses", "OpenAI's Responses API", _CHAT),
-    ("/v1/messages", "Anthropic's Messages API", _CHAT),
-    ("/v1/messages/count_tokens", "counting tokens", "read `usage` in a reply"),
-    ("/tokenize", "turning text into tokens", "read `usage` in a reply"),
-    ("/detokenize", "turning tokens into text", None),
-    ("/completion", "llama-server's own completion API", "use POST /v1/completions"),
-    ("/infill", "filling in the middle", "use POST /v1/completions"),
-    ("/props", "llama-server's properties", "use GET /v1/models and GET /slots"),
-    ("/api/{rest:.*}", "Ollama's API", _CHAT),
+    ("/v1/messages/batches{rest:.*}", "Anthropic's batches", "use POST /v1/messages, as often as needed"),
+    ("/api/create", "making models", "write the model into models.yaml: edits are picked up"),
+    ("/api/copy", "copying models", "give the model a name under `aliases` in models.yaml"),
+    ("/api/push", "uploading models", None),
+    ("/api/delete", "deleting models", "take the model out of models.yaml, and its file from the disk"),
+    ("/api/blobs/{digest:.*}", "uploading files", "put the file on the server and name its path in models.yaml"),
 )
 _MISSING_FOR_ADMINS = (
     ("/admin/pin", "pinning a model while it is served", "set `pin` in models.yaml: edits are picked up"),
@@ -38,7 +36,17 @@ def _refusal(what: str, instead: str | None) -> Handler:
 
 
 ROUTES = (
-    *(Route("*", path, _refusal(what, instead), is_counted=True, is_shown=False) for path, what, instead in _MISSING),
+    *(
+        Route(
+            "*",
+            path,
+            _refusal(what, instead),
+            is_counted=True,
+            is_shown=False,
+            dialect=guess_dialect(path, {}),
+        )
+        for path, what, instead in _MISSING
+    ),
     *(
         Route("*", path, _refusal(what, instead), scopes=(Scope.ADMIN,), is_counted=True, is_shown=False)
         for path, what, instead in _MISSING_FOR_ADMINS

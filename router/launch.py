@@ -142,6 +142,8 @@ def build_launch_spec(
         max_tokens=spec.max_tokens,
         chat_template=spec.chat_template,
         chat_template_kwargs=dict(spec.chat_template_kwargs),
+        allow_request_templates=spec.allow_request_templates,
+        drop_billing_header=spec.drop_billing_header,
         calibration_dir=str(calibration_dir) if calibration_dir is not None and spec.calibrate else None,
         prompts_dir=None if prompts_dir is None else str(prompts_dir),
         log_level=log_level,

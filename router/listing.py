@@ -30,7 +30,18 @@ from worker.contract import ModelFacts, WorkerStatus
 if TYPE_CHECKING:
     from router.supervisor import Supervisor
 
-__all__ = ["DOWNLOADING", "UNAVAILABLE", "Look", "find_model", "list_models", "list_statuses", "reason_of", "state_of"]
+__all__ = [
+    "DOWNLOADING",
+    "UNAVAILABLE",
+    "Look",
+    "capabilities",
+    "find_model",
+    "list_models",
+    "list_statuses",
+    "reason_of",
+    "state_of",
+    "usable_context",
+]
 
 _CPU = DeviceKind.CPU.value
 _LOADING = frozenset({WorkerState.STARTING, WorkerState.LOADING})
@@ -175,7 +186,7 @@ def _model_entry(look: Look, spec: ModelSpec, created: int) -> dict[str, Any]:
     view = look.fleet.models.get(spec.name)
     statuses = look.statuses(view) if view is not None and view.residents else []
     facts = next((status.facts for _, status in statuses if status.facts is not None), None)
-    context = look.supervisor.context_of(spec) if facts is None else _context_in(facts)
+    context = look.supervisor.context_of(spec) if facts is None else usable_context(facts)
     entry: dict[str, Any] = {
         "id": spec.name,
         "object": "model",
@@ -227,7 +238,7 @@ def _running(
         shown = {
             "size_bytes": facts.size_bytes,
             "num_params": facts.num_params,
-            "capabilities": _capabilities(facts),
+            "capabilities": capabilities(facts),
             "gpu_layers": facts.gpu_layers,
             "total_layers": facts.total_layers,
         }
@@ -270,7 +281,8 @@ def _promised_capabilities(header: GgufHeader) -> list[str]:
     return [*found, "completion", "rerank" if pooling == _RANK_TYPE else "embedding"]
 
 
-def _capabilities(facts: ModelFacts) -> list[str]:
+def capabilities(facts: ModelFacts) -> list[str]:
+    """Return what a loaded model can do."""
     if not facts.can_generate:
         return ["rerank" if facts.pooling == _RANK else "embedding"]
     found = ["completion"]
@@ -283,7 +295,7 @@ def _capabilities(facts: ModelFacts) -> list[str]:
     return found
 
 
-def _context_in(facts: ModelFacts) -> int:
+def usable_context(facts: ModelFacts) -> int:
     """Return the tokens that one request may really use."""
     return facts.context if facts.can_generate else facts.embedding_context or facts.context
 

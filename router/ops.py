@@ -6,11 +6,14 @@ Reads snapshots only: it must never ask a worker, wake one or keep one awake, an
 from __future__ import annotations
 
 import time
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import hdrs, web
 
 from router.auth import Scope
+from router.dialects import Dialect
+from router.errors import NoFreeSlot
 from router.fleet_views import ModelView, ResidentView
 from router.json_reply import json_response
 from router.lifecycle import WorkerState
@@ -65,6 +68,9 @@ async def get_slots(request: web.Request) -> web.StreamResponse:
         if wanted in (None, model):
             for resident in view.residents:
                 entries += _slot_entries(supervisor, resident, now_s)
+    if request.query.get("fail_on_no_slot") and entries and all(entry["is_processing"] for entry in entries):
+        what = f"`{wanted}`" if wanted else "all models that are loaded"
+        raise NoFreeSlot(f"no slot of {what} is free; requests wait in line until one is")
     return json_response(entries)
 
 
@@ -76,7 +82,7 @@ async def get_metrics(request: web.Request) -> web.StreamResponse:
 
 ROUTES = (
     Route("GET", "/health", get_health, scopes=()),
-    Route("GET", "/slots", get_slots, scopes=(Scope.INFERENCE, Scope.METRICS)),
+    Route("GET", "/slots", get_slots, scopes=(Scope.INFERENCE, Scope.METRICS), dialect=Dialect.LLAMA),
     Route("GET", "/metrics", get_metrics, scopes=(Scope.METRICS,)),
 )
 
@@ -129,6 +135,11 @@ def _slot_entries(supervisor: Supervisor, resident: ResidentView, now_s: float) 
     return [_slot_entry(resident, slot, context, now_s) for slot in status.slots]
 
 
+def _task_number(slot: SlotReport) -> int:
+    """Return a number that tells one request from the next, which is what llama-server's dashboards look at."""
+    return zlib.crc32((slot.request_id or "").encode()) >> 1
+
+
 def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, now_s: float) -> dict[str, Any]:
     is_processing = slot.state is not SlotState.IDLE
     speed = None
@@ -138,6 +149,7 @@ def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, n
         "model": resident.worker.model,
         "replica": resident.worker.replica,
         "id": slot.id,
+        "id_task": _task_number(slot) if is_processing else -1,
         "state": slot.state.value,
         "is_processing": is_processing,
         "request_id": slot.request_id,

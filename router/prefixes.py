@@ -22,7 +22,7 @@ conversation that starts with "You are a helpful assistant." would go to the sam
 MAX_BYTES = 256 * 1024
 """What lies behind is not looked at: so long a beginning tells conversations apart well enough."""
 
-_HEAD = ("tools", "functions", "chat_template_kwargs", "lora")
+_HEAD = ("tools", "functions", "chat_template", "chat_template_kwargs", "lora")
 """Fields that change the prompt from its beginning on."""
 
 
@@ -34,19 +34,34 @@ def prefix_hashes(fields: Mapping[str, Any], salt: str = "") -> tuple[int, ...]:
     that of `prompt_cache_key`: clients that send it know what belongs together.
     """
     hashes = list(_cut(fields, salt))
-    key = fields.get("prompt_cache_key")
-    own = [_hash(orjson.dumps([salt, key]))] if isinstance(key, str) and key else []
+    own = _named(fields, salt)
     most = MAX_PREFIXES - len(own)
     if len(hashes) > most:
         hashes = hashes[:_MAX_FIRST] + hashes[_MAX_FIRST - most :]
     return (*hashes, *own)
 
 
+def continued(
+    prefixes: tuple[int, ...], response_id: str, fields: Mapping[str, Any], salt: str = ""
+) -> tuple[int, ...]:
+    """Return those of a request that goes on from a response whose own request had `prefixes`."""
+    own = (_hash(orjson.dumps([salt, "response", response_id])), *_named(fields, salt))
+    return (*prefixes, *own)[-MAX_PREFIXES:]
+
+
+def _named(fields: Mapping[str, Any], salt: str) -> list[int]:
+    """Return the hash of the conversation's name, if the request has one."""
+    key = fields.get("prompt_cache_key")
+    return [_hash(orjson.dumps([salt, key]))] if isinstance(key, str) and key else []
+
+
 def _cut(fields: Mapping[str, Any], salt: str) -> Iterator[int]:
     head = orjson.dumps([salt, [fields.get(name) for name in _HEAD]])
     messages, prompt = fields.get("messages"), fields.get("prompt")
+    if messages is None:
+        messages = _items(fields)
     if isinstance(messages, list):
-        yield from _pieces(head, map(orjson.dumps, messages))
+        yield from _pieces(head, map(orjson.dumps, (*_system(fields), *map(_unmarked, messages))))
     elif isinstance(prompt, str):
         yield from _pieces(head, _doubling(prompt[:MAX_BYTES].encode()))
     elif (
@@ -55,6 +70,40 @@ def _cut(fields: Mapping[str, Any], salt: str) -> Iterator[int]:
         and all(type(token) is int for token in tokens)
     ):
         yield from _pieces(head, _doubling(orjson.dumps(tokens)[:-1]))
+
+
+def _items(fields: Mapping[str, Any]) -> list[Any] | None:
+    """Return a conversation of OpenAI's Responses API; None = this is none."""
+    items, instructions = fields.get("input"), fields.get("instructions")
+    if isinstance(instructions, str) and isinstance(items, str | list):
+        return [instructions, *(items if isinstance(items, list) else [items])]
+    return items if isinstance(items, list) and items and isinstance(items[0], dict) else None
+
+
+def _system(fields: Mapping[str, Any]) -> list[Any]:
+    """Return what Anthropic's API has beside the messages, without the line in it that is another one each time."""
+    system = fields.get("system")
+    blocks = [{"text": system}] if isinstance(system, str) else system if isinstance(system, list) else []
+    return [_without_mark(block) for block in blocks if not _changes_each_time(block)]
+
+
+def _changes_each_time(block: Any) -> bool:
+    text = block.get("text") if isinstance(block, dict) else None
+    return isinstance(text, str) and text.startswith("x-anthropic-billing-header:")
+
+
+def _unmarked(message: Any) -> Any:
+    """Return the message without the marks by which clients tell what to cache: they move as a conversation grows."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_without_mark(part) for part in content]}
+
+
+def _without_mark(part: Any) -> Any:
+    if isinstance(part, dict) and "cache_control" in part:
+        return {name: value for name, value in part.items() if name != "cache_control"}
+    return part
 
 
 def _pieces(head: bytes, pieces: Iterator[bytes]) -> Iterator[int]:

@@ -57,8 +57,12 @@ class Call:
     key_id: str | None = None
     prefixes: tuple[int, ...] = ()
     """Hashes of the conversation's beginnings, where several workers may serve it."""
+    keep_alive_s: float | None = None
+    """How long the worker stays when it is idle; see `LeaseRequested`."""
+    takes_shortcut: bool = False
+    """No worker has to be asked."""
     keep: Callable[[bytes], None] | None = None
-    """Is given what the worker wants to have kept of its finished reply."""
+    """Is given what the worker wants to have kept of its finished reply. Raises: ValueError when it makes no sense."""
 
 
 class NothingReceived(Exception):
@@ -147,7 +151,11 @@ class Relay:
     async def _attempt(self) -> web.StreamResponse:
         call = self._call
         async with self._supervisor.lease(
-            call.spec, priority=call.priority, key_id=call.key_id, prefixes=call.prefixes
+            call.spec,
+            priority=call.priority,
+            key_id=call.key_id,
+            prefixes=call.prefixes,
+            keep_alive_s=call.keep_alive_s,
         ) as lease:
             self._account.queue_s += lease.queue_s
             self._account.load_s += lease.load_s
@@ -172,10 +180,9 @@ class Relay:
             raise NothingReceived(lease.worker, problem, self._clock()) from None
         try:
             self._forget_body()
-            answer = _Answer(self._reply, self._account, _client_content_type(worker_reply), self._clock)
+            shown_type = _client_content_type(worker_reply)
+            answer = _Answer(self._reply, self._account, shown_type, self._clock, self._call.keep)
             await self._pump(worker_reply, lease, answer)
-            if answer.kept is not None and self._call.keep is not None:
-                self._call.keep(answer.kept)
             limit.reschedule(None)  # it is complete: nothing may take it back
             worker_reply.release()
             return await answer.close()
@@ -229,8 +236,16 @@ class Relay:
 class _Answer:
     """Turns frames into what the client gets: an event stream as it comes, anything else at once at its end."""
 
-    def __init__(self, reply: Reply, account: Account, content_type: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        account: Account,
+        content_type: str,
+        clock: Callable[[], float],
+        keep: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._reply = reply
+        self._keep = keep
         self._account = account
         self._content_type = content_type
         self._is_stream = content_type.partition(";")[0].strip() in (EVENT_STREAM, NDJSON)
@@ -239,8 +254,6 @@ class _Answer:
         """All of an answer that goes out at once; the end of a stream, which goes out with its close."""
         self.error: ErrorPayload | None = None
         """What the worker said went wrong; nothing is sent after it."""
-        self.kept: bytes | None = None
-        """What the worker wants to have kept."""
         self.is_ended = False
 
     async def take(self, frames: list[Frame]) -> None:
@@ -255,8 +268,8 @@ class _Answer:
                     self.error = _read_error(frame.payload)
                 case FrameType.END:
                     self._note_end(frame.payload)
-                case FrameType.STORE:
-                    self.kept = frame.payload
+                case FrameType.STORE:  # at once: the client may go on from it when it has the data that follow
+                    self._note_kept(frame.payload)
                 case FrameType.RESUME | FrameType.PROGRESS:
                     pass  # about the request, not for the client
                 case _:
@@ -281,6 +294,14 @@ class _Answer:
         # Clients close as soon as they have read the last event, often before the reply's handler has returned.
         self._account.is_answered = True
         return response
+
+    def _note_kept(self, payload: bytes) -> None:
+        if self._keep is None or self.error is not None:
+            return
+        try:
+            self._keep(payload)
+        except ValueError as problem:
+            raise BrokenReply(f"what the worker wants to have kept cannot be read: {problem}") from None
 
     def _note_end(self, payload: bytes) -> None:
         self.is_ended = True

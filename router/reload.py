@@ -23,6 +23,7 @@ from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
 from router.catalog_files import Locate, load_catalog, named_files
 from router.catalog_problems import CatalogError, Problem
+from router.cors import ANY
 from router.errors import ShuttingDown
 from router.host_guard import HostGuard, is_loopback
 from router.settings import RouterSettings
@@ -231,6 +232,12 @@ def read_keys(settings: RouterSettings, catalog: Catalog, environ: Mapping[str, 
             f"refusing to listen on {settings.host} without API keys: everybody in reach could use and unload the "
             f"models. Set CORRAL_API_KEYS or --api-key-file (and CORRAL_ADMIN_KEYS for load and unload); or set "
             f"CORRAL_ALLOW_UNAUTHENTICATED=1 if something else protects this address"
+        )
+    if keys.is_empty and ANY in settings.cors_origins:
+        raise KeyProblem(
+            "refusing CORRAL_CORS_ORIGINS=* without API keys: every website could use the models through the browser "
+            "of anybody who can reach this server. Set CORRAL_API_KEYS or --api-key-file, or list the origins of your "
+            "own pages, such as CORRAL_CORS_ORIGINS=http://localhost:3000"
         )
     return keys
 

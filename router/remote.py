@@ -11,7 +11,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -20,7 +20,7 @@ from aiohttp import web
 from router.account import Account
 from router.body import SCAN_INLINE_BYTES, BodyShare
 from router.catalog import Remote
-from router.dialects import EVENT_STREAM
+from router.dialects import EVENT_STREAM, Dialect
 from router.errors import (
     ModelUnavailable,
     RemoteFailed,
@@ -30,10 +30,12 @@ from router.errors import (
     RouterError,
     WorkerRefused,
 )
+from router.messages_reader import MessagesReader, is_error
 from router.relay import Call
 from router.remotes import Remotes
 from router.reply import Reply
 from router.reply_reader import ReplyReader, read_error
+from router.responses_reader import ResponsesReader
 from router.settings import RouterSettings
 from worker.contract import ErrorPayload
 
@@ -46,6 +48,10 @@ _MAX_WHOLE_BYTES = 64 * 2**20
 """What all requests together may hold is bounded by the memory for their bodies besides."""
 _MAX_ERROR_BYTES = 2**20
 _MAX_RETRY_AFTER_S = 3600.0
+_READERS: Mapping[Dialect, type[ReplyReader]] = {
+    Dialect.ANTHROPIC: MessagesReader,
+    Dialect.RESPONSES: ResponsesReader,
+}
 _TAIL_WITHIN_S = 0.5
 """How long the end of a stream may come after it has said that it is complete."""
 
@@ -82,7 +88,7 @@ class RemoteRelay:
         self._settings = settings
         self._body_share = body_share
         self._clock = asyncio.get_running_loop().time
-        self._reader = ReplyReader()
+        self._reader = _READERS.get(reply.dialect, ReplyReader)()
 
     async def run(self) -> web.StreamResponse:
         """Return the client's response, complete.
@@ -97,7 +103,7 @@ class RemoteRelay:
                 async with self._signs_of_life():
                     return await self._within_limit()
         except RemoteSaidNo as refusal:
-            if self._reply.is_open:
+            if self._reply.is_open or (self._reply.dialect is Dialect.ANTHROPIC and not is_error(refusal.body)):
                 raise
             self._account.note_error(refusal)
             response = web.Response(status=refusal.http_status, body=refusal.body, headers=self._reply.headers)

@@ -23,6 +23,8 @@ from router.errors import ModelUnavailable, RemoteFailed, ShuttingDown, TooManyR
 HOPS = "X-Corral-Hops"
 """Request header that counts the Corrals on the way, so that two that send to each other notice it."""
 _MAX_HOPS = 4
+_PASSED_ON = ("anthropic-version", "anthropic-beta")
+"""They say how the body is to be understood."""
 
 # The model's own request_timeout_s says how long an answer may take.
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_connect=10.0, sock_read=None)
@@ -138,6 +140,7 @@ def remote_headers(asked: Mapping[str, str], request_id: str, *, is_stream: bool
         "User-Agent": "corral",
         "X-Request-Id": request_id,
         HOPS: str(hops),
+        **{name: asked[name] for name in _PASSED_ON if name in asked},
     }
 
 

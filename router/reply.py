@@ -39,13 +39,15 @@ class Reply:
 
     def __init__(self, request: web.Request, dialect: Dialect, request_id: str | None = None) -> None:
         self._request = request
-        self._dialect = dialect
+        self.dialect = dialect
         self._request_id = request_id
         self._event_end = event_end(dialect)
         self._lock = asyncio.Lock()  # the pings and the answer come from two tasks
         self._stream: web.StreamResponse | None = None
         self._wrote_at_s = 0.0
         self._is_at_event_end = True
+        self._num_events = 0
+        """Of the answer; pings are none of it."""
         self.headers: dict[str, str] = {}
         """Sent with the response, whichever it will be."""
 
@@ -61,6 +63,7 @@ class Reply:
         """
         async with self._lock:
             await self._write(data)
+            self._num_events += data.count(self._event_end)
 
     async def send(self, content_type: str, body: bytes) -> web.StreamResponse:
         """Return the response that carries the whole answer at once."""
@@ -83,10 +86,10 @@ class Reply:
         """
         async with self._lock:
             if self._stream is None:
-                response = error_response(self._dialect, error, self._request_id)
+                response = error_response(self.dialect, error, self._request_id)
                 response.headers.update(self.headers)
                 return response
-            event = error_event(self._dialect, error, self._request_id)
+            event = error_event(self.dialect, error, self._request_id, num_events=self._num_events)
             if not self._is_at_event_end:
                 event = self._event_end + event  # a half-sent event must not swallow this one
             await self._end(self._stream, event)
@@ -98,7 +101,7 @@ class Reply:
 
         In a dialect without pings nothing happens: an early failure keeps its status for as long as it takes.
         """
-        signal = ping(self._dialect)
+        signal = ping(self.dialect)
         if signal is None:
             yield
             return
@@ -144,7 +147,7 @@ class Reply:
         if self._stream is None:
             stream = web.StreamResponse(
                 headers={
-                    "Content-Type": stream_type(self._dialect),
+                    "Content-Type": stream_type(self.dialect),
                     "Cache-Control": "no-cache",
                     "X-Accel-Buffering": "no",  # nginx would send the stream in one lump
                     **self.headers,

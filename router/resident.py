@@ -45,6 +45,8 @@ class Resident:
     leases: dict[LeaseId, str | None] = field(default_factory=dict)
     """Granted and not released yet, each with its key's id."""
     prefixes: PrefixMemory = field(default_factory=PrefixMemory)
+    keep_alive_s: float | None = None
+    """How long it stays when it is idle, as the last request said that said anything; negative = for good."""
     outdated_since_s: float | None = None
     """Since when the configuration is another one than it was started with."""
     must_leave: bool = False
@@ -260,9 +262,16 @@ class ModelRecord:
 
     def idle_unload_at_s(self, resident: Resident) -> float | None:
         """When idleness alone will unload `resident`; None = it will not."""
-        if not self.is_idle(resident) or self.policy.pin or self.policy.home or self.policy.idle_unload_s <= 0:
+        limit_s = self.idle_limit_s(resident)
+        return None if limit_s is None or not self.is_idle(resident) else resident.last_used_s + limit_s
+
+    def idle_limit_s(self, resident: Resident) -> float | None:
+        """How long `resident` may be idle; None = idleness alone does not unload it."""
+        if self.policy.pin or self.policy.home:
             return None
-        return resident.last_used_s + self.policy.idle_unload_s
+        if resident.keep_alive_s is not None:
+            return resident.keep_alive_s if resident.keep_alive_s >= 0 else None
+        return self.policy.idle_unload_s if self.policy.idle_unload_s > 0 else None
 
     def replace_by_s(self, resident: Resident, max_wait_s: float) -> float | None:
         """When an outdated worker that does not become idle takes no new leases; None = it is not outdated."""

@@ -39,6 +39,12 @@ class Route:
     """Whose errors and streams it answers with."""
     streams_by_default: bool = False
     """A request that says nothing of `stream` gets one."""
+    never_streams: bool = False
+    """Its replies come in one piece, whatever a request says of `stream`."""
+    makes_text: bool = True
+    """Its replies are generated, so that LoRA adapters which are set for a model apply to them."""
+    only_loaded: str | None = None
+    """A request without a model's name may go to the only loaded one with this capability; None = it must name one."""
 
     @property
     def label(self) -> str:

@@ -23,13 +23,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from router.app import make_app, version
+from router.app import make_app, make_runner, version
 from router.auth import KeyProblem, KeyRing
 from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
 from router.catalog import Catalog, ModelSpec
 from router.checking import problem_of
+from router.conversations import Conversations
 from router.cores import count_cores
+from router.cors import Cors
 from router.devices import DeviceMonitor
 from router.fleet_log import fields
 from router.host_guard import HostGuard, is_loopback
@@ -86,7 +88,8 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         cache_dir=cache_dir(settings).absolute(),
         device_monitor=DeviceMonitor(may_probe=settings.worker_command is None),
     )
-    guard = HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty)
+    cors = Cors(settings.cors_origins)
+    guard = HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty, cors=cors)
     body_memory = BodyMemory(body_memory_bytes(settings, catalog.limits))
     files, remotes = _FileWarnings(store, settings), Remotes()
     assert catalog.path is not None, "a catalogue that is served was read from somewhere"
@@ -105,9 +108,12 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
             metrics=metrics,
             keys=keys,
             guard=guard,
+            cors=cors,
             body_memory=body_memory,
+            conversations=make_conversations(settings),
             reloader=reloader,
             remotes=remotes,
+            store=store,
             started_at=int(time.time()),
         )
     )
@@ -134,6 +140,15 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
 def make_store(settings: RouterSettings) -> ModelStore:
     """Return the store of model files that the settings name."""
     return ModelStore(cache_dir(settings), offline=settings.offline)
+
+
+def make_conversations(settings: RouterSettings) -> Conversations:
+    """Return what keeps responses, within the bounds that are set."""
+    return Conversations(
+        max_bytes=settings.responses_max_bytes,
+        max_count=settings.responses_max_count,
+        max_age_s=settings.responses_max_age_s,
+    )
 
 
 def cache_dir(settings: RouterSettings) -> Path:
@@ -196,8 +211,7 @@ def _note_end_of_watch(task: asyncio.Task[None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _listening(app: web.Application, sockets: list[socket.socket]) -> AsyncIterator[None]:
-    # Without handler_cancellation a client that leaves would keep its place on the worker until the answer's end.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_CLOSE_WITHIN_S)
+    runner = make_runner(app, _CLOSE_WITHIN_S)
     await runner.setup()
     try:
         for sock in sockets:

@@ -14,8 +14,11 @@ from aiohttp import web
 from router.account import Account
 from router.auth import Grant, KeyRing
 from router.body import BodyMemory
+from router.conversations import Conversations
+from router.cors import Cors
 from router.dialects import Dialect
 from router.host_guard import HostGuard
+from router.lora_scales import LoraScales
 from router.remotes import Remotes
 from router.reply import Reply
 from router.routes import Route
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from router.metrics import RouterMetrics
     from router.reload import Reloader
     from router.supervisor import Supervisor
+    from router.worker_files import ModelFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,17 @@ class Services:
     started_at: int
     """Unix seconds; shown as the `created` of every model."""
     remotes: Remotes = field(default_factory=Remotes)
+    """The servers of models that are not here."""
+    conversations: Conversations = field(default_factory=Conversations)
+    """Responses that others may go on from."""
     kept_entries: dict[str, Any] = field(default_factory=dict)
     """What `listing.py` keeps between two lists of models."""
-    """The servers of models that are not here."""
+    lora_scales: LoraScales = field(default_factory=LoraScales)
+    """Adapters of requests that name none."""
+    store: ModelFiles | None = None
+    """Finds and fetches model files; None = nothing can be pulled."""
+    cors: Cors = field(default_factory=Cors)
+    """Pages that may read answers."""
 
 
 SERVICES = web.AppKey("services", Services)

@@ -13,8 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from router.cors import read_origin
 
 ENV_PREFIX = "CORRAL_"
 
@@ -53,6 +55,7 @@ def _command(value: Any) -> Any:
 
 _Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
 _Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
+_Origins = Annotated[tuple[Annotated[str, AfterValidator(read_origin)], ...], NoDecode, BeforeValidator(_split_commas)]
 
 
 class RouterSettings(BaseSettings):
@@ -78,6 +81,8 @@ class RouterSettings(BaseSettings):
     """Serve other addresses than loopback without any key."""
     allowed_hosts: _Names = ()
     """Further names in a `Host` header, and origins of pages that may send requests; `*` = any."""
+    cors_origins: _Origins = ()
+    """Origins of pages that may send requests and read the answers (CORS); `*` = any, which needs keys."""
 
     cache: Path | None = None
     """Folder for fetched models; None = `$XDG_CACHE_HOME/corral` or `~/.cache/corral`."""
@@ -97,6 +102,13 @@ class RouterSettings(BaseSettings):
     """How long a stop waits for running requests. Less than the 30 s after which most supervisors kill."""
     max_body_memory_bytes: int | None = Field(None, ge=1)
     """Request bodies held at the same time, all together; None = 8 x `limits.max_body_bytes`."""
+
+    responses_max_bytes: int = Field(256 * 2**20, ge=1)
+    """Of responses that are kept for `previous_response_id`, all together."""
+    responses_max_count: int = Field(10_000, ge=1)
+    """So many of them."""
+    responses_max_age_s: float = Field(86_400.0, gt=0, le=10**9)
+    """One that was not used for so long is forgotten."""
 
     worker_command: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_command)] = None
     """Starts another program in place of the worker (a JSON list); for tests."""

@@ -29,6 +29,7 @@ from router.events import (
     Event,
     ExitReason,
     GrantLease,
+    KeepAliveSet,
     LeaseId,
     LeaseReleased,
     LeaseRequested,
@@ -60,7 +61,7 @@ from router.metrics import RouterMetrics
 from router.model_headers import ModelHeaders
 from router.runtime_dir import RuntimeDir
 from router.spares import SparePool
-from router.tasks import Tasks
+from router.tasks import Tasks, all_set
 from router.worker_files import ModelFiles
 from router.worker_run import WorkerRun
 from worker.contract import WorkerStatus
@@ -75,8 +76,6 @@ _TIMER_MARGIN_S = 0.001
 """Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop."""
 _AFTER_FAULT_S = 1.0
 """Pause before the next tick after a fault of ours: time goes on for all models, but not in a busy loop of faults."""
-
-
 _OFTEN = (LeaseRequested, LeaseReleased, ModelSized, DevicesChanged, DevicesMeasured)
 """Events that come often, or for each of a thousand models at once, and are worth no line in the log by themselves."""
 
@@ -142,8 +141,7 @@ class Supervisor:
                 may_probe=self._worker_command is None,
             )
             self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")  # workers wait for it
-        machine = self._machine
-        devices = machine.devices if machine is not None else {}
+        devices = {} if (machine := self._machine) is None else machine.devices
         self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
         self._ground = Ground(
             store=self._store,
@@ -158,8 +156,7 @@ class Supervisor:
             machine=machine,
         )
         self._metrics.watch_fleet(self.snapshot, lambda: self.catalog)
-        survey = self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
-        await asyncio.wait({survey}, timeout=_START_WAIT_S)
+        await asyncio.wait({self.look_at_files()}, timeout=_START_WAIT_S)
         if machine is not None:
             self._survey = self._tasks.spawn(self._look_again(machine, self.catalog), "survey of needs")
             machine.start()
@@ -195,27 +192,24 @@ class Supervisor:
         self._ground = None
 
     async def _wait_for_exits(self, timeout_s: float) -> bool:
-        """Return whether every run is over after at most `timeout_s`."""
-        waits = [asyncio.ensure_future(run.is_over.wait()) for run in self._runs.values()]
-        if not waits:
-            return True
-        try:
-            _, pending = await asyncio.wait(waits, timeout=timeout_s)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return not pending
+        return await all_set([run.is_over for run in self._runs.values()], timeout_s)
 
     # --- what handlers ask ---
 
     @asynccontextmanager
     async def lease(
-        self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None, prefixes: tuple[int, ...] = ()
+        self,
+        spec: ModelSpec,
+        *,
+        priority: int = 0,
+        key_id: str | None = None,
+        prefixes: tuple[int, ...] = (),
+        keep_alive_s: float | None = None,
     ) -> AsyncIterator[Lease]:
         """Hold a place on a worker of `spec` inside the block; loads the model if need be.
 
-        The place is given back however the block is left, and so is the place in the queue. `prefixes`: hashes of the
-        conversation's beginnings, by which a model with several workers finds the one that knows it.
+        The place is given back however the block is left, and so is the place in the queue. For `prefixes` and
+        `keep_alive_s` see `LeaseRequested`.
 
         Raises: ModelNotFound, ModelUnavailable, ModelTooLarge, TooManyRequests, QueueTimeout, ShuttingDown.
         """
@@ -223,7 +217,7 @@ class Supervisor:
         try:
             if self._machine is not None and not self._fleet.is_resident(spec.name):
                 self._machine.measure()
-            self._dispatch(LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes))
+            self._dispatch(LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes, keep_alive_s))
             lease = ticket.lease(await ticket.granted)
             self._metrics.queue_waited(spec.name, lease.queue_s)
             yield lease
@@ -240,6 +234,14 @@ class Supervisor:
         """The model takes no new requests on its present worker and will be gone. Outlives the caller."""
         self._dispatch(UnloadRequested(model))
 
+    def keep_alive(self, model: str, seconds: float) -> None:
+        """The model's present workers stay for so long when they are idle; negative = idleness never unloads them."""
+        self._dispatch(KeepAliveSet(model, seconds))
+
+    def look_at_files(self) -> asyncio.Task[None]:
+        """Return the task after which it is known what all files say of themselves that are here."""
+        return self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
+
     def set_catalog(self, catalog: Catalog) -> None:
         """From now on `catalog` is what is served; workers that still fit it are left alone."""
         self.catalog = catalog
@@ -247,7 +249,7 @@ class Supervisor:
             del self._last_logs[name]
         for run in self._runs.values():
             run.adopt(catalog.models.get(run.worker.model))
-        self._tasks.spawn(self._headers.survey(list(catalog.models.values())), "survey")
+        self.look_at_files()
         self._dispatch(CatalogChanged(catalog.policies(), catalog.fleet_limits()))
         if self._spares is not None:
             self._spares.resize(catalog.spares)
@@ -288,8 +290,7 @@ class Supervisor:
 
     def logs(self, model: str) -> list[tuple[WorkerId, LogTail]]:
         """Return what the model's live workers printed; that of the last dead one if none is alive."""
-        alive = [(run.worker, run.log) for run in self._runs_of(model)]
-        return alive or self._last_logs.get(model, [])
+        return [(run.worker, run.log) for run in self._runs_of(model)] or self._last_logs.get(model, [])
 
     def header_of(self, spec: ModelSpec) -> GgufHeader | None:
         """Return what the model's file says of itself; None = it is not here, or has not been read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +32,16 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s failed: this is a fault of the router", task.get_name(), exc_info=error)
+
+
+async def all_set(events: Sequence[asyncio.Event], timeout_s: float) -> bool:
+    """Return whether all of `events` are set after at most `timeout_s`."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    if not waits:
+        return True
+    try:
+        _, pending = await asyncio.wait(waits, timeout=timeout_s)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return not pending

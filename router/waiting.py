@@ -21,6 +21,8 @@ class Waiter:
     since_s: float
     prefixes: tuple[int, ...] = ()
     """Hashes of the beginnings of its conversation."""
+    keep_alive_s: float | None = None
+    """How long its worker is to stay when it is idle; None = it does not say."""
 
 
 class WaitingLine:

@@ -22,26 +22,28 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        catalog catalog_problems device errors events file_names name_patterns references router settings
-        tensor_sums yaml_lines router.fetch router.fetch.protocol
+        answer_limits catalog catalog_problems cors device errors events file_names name_patterns references
+        router settings tensor_sums yaml_lines router.fetch router.fetch.protocol
     """,
     1: """
-        account catalog_diff catalog_keys catalog_kinds catalog_models catalog_parser catalog_refusals
-        catalog_scalars catalog_schema catalog_sections catalog_values device_facts dialects exits fleet
-        fleet_ledger fleet_views footprint footprint_parts host_guard launch lease_errors lifecycle liveness
-        log_tail placement prefix_memory prefixes pump reasons reply_reader resident shown_states threads waiting
-        worker_devices worker_totals
+        account anthropic_models api_page catalog_diff catalog_inner_keys catalog_keys catalog_kinds
+        catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema catalog_sections
+        catalog_values conversations device_facts dialects exits fleet fleet_ledger fleet_views footprint
+        footprint_parts host_guard inflation keep_alive launch lease_errors lifecycle liveness log_tail
+        lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump reasons
+        reply_reader resident responses_reader shown_states threads waiting worker_devices worker_totals
     """,
     2: """
         cache_folder catalog_docs catalog_files core_shares cores devices fleet_log footprint_files footprints
-        gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics metrics_fleet
-        metrics_workers model_headers nvml output_reader package_source probe_process process process_group
-        progress_bar readahead recent_log runtime_dir sources spares status supervisor tasks watcher
-        worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
+        gguf_cursor gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics
+        metrics_fleet metrics_workers model_headers nvml ollama_shapes output_reader package_source probe_process
+        process process_group progress_bar readahead recent_log runtime_dir sources spares status supervisor tasks
+        watcher worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
     """,
     3: """
-        __main__ admin admin_logs api app auth body checking cli events_stream json_reply later listing
-        live_streams logs ops relay reload remote remotes reply routes serve services
+        __main__ admin admin_logs api api_document app auth body candidates checking cli events_stream json_reply
+        later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload remote
+        remotes reply responses routes serve services
     """,
 }
 WORKER_LAYERS = {
@@ -50,15 +52,18 @@ WORKER_LAYERS = {
         engine.batch engine.errors engine.request engine.vocabulary worker.api worker.chat worker.engine
     """,
     1: """
-        api.body api.deltas api.fields api.logprobs api.loras api.openai_fields api.openai_reply api.ports
-        api.prompt api.refusals api.samplers api.sampling_fields api.usage api.vectors chat.client_text
-        chat.control_texts chat.expectations chat.filters chat.limits chat.messages chat.render_context
-        chat.sandbox chat.template chat.text_operations engine.adapters engine.admission engine.budget
-        engine.calibration engine.cost engine.detokenizer engine.drafting engine.embedding_batches
-        engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt engine.pooling engine.prefix_cache
-        engine.recovery engine.sampler engine.sampling_candidates engine.sampling_chance engine.sampling_dry
-        engine.sampling_feedback engine.sampling_steps engine.scheduler engine.sequence engine.slot
-        engine.slot_table engine.speculation engine.statistics
+        api.anthropic_fields api.anthropic_reply api.anthropic_turns api.body api.deltas api.fields
+        api.indent_limit api.json_schemas api.line_limit api.llama_fields api.llama_prompts api.logit_bias
+        api.logprobs api.loras api.ollama_fields api.openai_fields api.openai_reply api.ports api.prompt
+        api.refusals api.responses_events api.responses_fields api.responses_items api.samplers
+        api.sampling_fields api.usage api.vectors chat.client_text chat.control_texts chat.expectations
+        chat.filters chat.limits chat.messages chat.render_context chat.sandbox chat.template chat.text_operations
+        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
+        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt
+        engine.pooling engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates
+        engine.sampling_chance engine.sampling_dry engine.sampling_feedback engine.sampling_infill
+        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table engine.speculation
+        engine.statistics
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator engine.core
@@ -68,8 +73,11 @@ WORKER_LAYERS = {
         engine.llama_vocabulary engine.prompt_files engine.prompt_format engine.prompt_store
     """,
     3: """
-        __main__ app life probe process api.chat_prompt api.engine_requests api.gate api.openai_chat
-        api.openai_completions api.openai_embeddings api.pooled api.rerank api.served api.stream
+        __main__ app life probe process api.anthropic_messages api.chat_prompt api.engine_requests api.fim_prompt
+        api.gate api.llama_completion api.llama_embedding api.llama_infill api.llama_reply api.ollama_chat
+        api.ollama_embed api.ollama_generate api.ollama_reply api.ollama_think api.openai_chat
+        api.openai_completions api.openai_embeddings api.openai_responses api.pooled api.rerank api.served
+        api.stream api.tokens
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""
@@ -263,7 +271,7 @@ def test_a_running_program_never_loads_what_is_not_its_own(program: str, never: 
 
 
 def sources() -> list[Path]:
-    folders = (*PACKAGES, "tests", "bench")
+    folders = (*PACKAGES, "openapi", "tests", "bench")
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -19,9 +19,9 @@ import worker.chat.errors
 import worker.errors
 from router import admin, api, later, ops
 from router.app import make_app
-from router.body import _NOT_YET, OwnedKeys
+from router.body import OwnedKeys
 from router.catalog_docs import marked_tables, tables, with_tables
-from router.catalog_keys import ROUTER_OWNED
+from router.catalog_inner_keys import ROUTER_OWNED
 from router.catalog_parser import read_catalog
 from router.cli import FILE_VARIABLE, check, serve
 from router.fleet import FleetSnapshot
@@ -36,7 +36,8 @@ from worker.api.openai_embeddings import EmbeddingFields
 from worker.api.openai_fields import GenerationFields
 from worker.api.refusals import BOTH, CHAT, COMPLETIONS, EMBEDDINGS, RERANK, IsHarmless
 from worker.api.rerank import RerankFields
-from worker.api.sampling_fields import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS
+from worker.api.responses_fields import RESPONSES, ResponsesFields
+from worker.api.sampling_fields import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
 
@@ -217,8 +218,7 @@ REQUESTS = text_of("docs/requests.md")
 def test_requests_lists_the_fields_that_the_router_reads() -> None:
     listed = {name_in(row[0]): row for row in rows(section(REQUESTS, "## Fields that the router reads"))}
     assert listed.keys() == set(ROUTER_OWNED)
-    refused = {name for name, row in listed.items() if row[2].startswith("Refused")}
-    assert refused == _NOT_YET.keys() == listed.keys() - OwnedKeys.__dataclass_fields__.keys()
+    assert listed.keys() == {name.removesuffix("_s") for name in OwnedKeys.__dataclass_fields__}
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,24 @@ def test_requests_lists_every_field_that_is_refused_and_the_values_that_pass(
         assert sorted(passing) == sorted(told), name
 
 
+RESPONSES_PAGE = text_of("docs/responses.md")
+
+
+def test_the_page_of_responses_names_every_field_of_their_own() -> None:
+    told = {name.partition(".")[0] for name in quoted(section(RESPONSES_PAGE, "## Fields"))}
+    assert ResponsesFields.model_fields.keys() - SamplingFields.model_fields.keys() <= told
+
+
+def test_the_page_of_responses_lists_every_field_that_is_refused_and_the_values_that_pass() -> None:
+    fields = {name: harmless for name, harmless in RESPONSES.items() if BOTH.get(name) is not harmless}
+    listed = {name_in(row[0]): quoted(row[1]) for row in rows(section(RESPONSES_PAGE, "## Refused unless harmless"))}
+    assert listed.keys() == fields.keys()
+    for name, told in listed.items():
+        sent = (*VALUES, "disabled", "in_memory", "in-memory")
+        passing = [json.dumps(value) for value in sent if value is not None and fields[name](value)]
+        assert sorted(passing) == sorted(told), name
+
+
 def error_classes(root: type[Exception]) -> Iterator[type[Exception]]:
     for found in root.__subclasses__():
         yield found
@@ -287,7 +305,7 @@ def error_classes(root: type[Exception]) -> Iterator[type[Exception]]:
 
 def test_requests_lists_every_error_with_its_status() -> None:
     listed = {(int(row[0]), name_in(row[1])) for row in rows(section(REQUESTS, "## Errors"))}
-    codes: set[tuple[int, str]] = {(429, "too_many_bytes")}
+    codes: set[tuple[int, str]] = {(429, "too_many_bytes"), (400, "previous_response_not_found")}
     for found in error_classes(router.errors.RouterError):
         codes.add((found.http_status, found.code))  # type: ignore[attr-defined]
     for found in error_classes(worker.errors.RequestError):

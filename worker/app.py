@@ -15,14 +15,38 @@ from typing import assert_never
 
 from aiohttp import web
 
+from worker.api.anthropic_fields import MessageFields, PromptFields
+from worker.api.anthropic_messages import read_messages, read_token_count
+from worker.api.fields import Fields
 from worker.api.gate import Gate
-from worker.api.openai_chat import read_chat
-from worker.api.openai_completions import read_completion
-from worker.api.openai_embeddings import read_embeddings
+from worker.api.llama_completion import LlamaCompletionFields, read_llama_completion
+from worker.api.llama_embedding import LlamaEmbeddingFields, read_llama_embedding
+from worker.api.llama_infill import LlamaInfillFields, read_infill
+from worker.api.ollama_chat import OllamaChatFields, read_ollama_chat
+from worker.api.ollama_embed import (
+    OllamaEmbeddingsFields,
+    OllamaEmbedFields,
+    read_ollama_embed,
+    read_ollama_embeddings,
+)
+from worker.api.ollama_generate import OllamaGenerateFields, read_ollama_generate
+from worker.api.openai_chat import ChatFields, read_chat, read_chat_count
+from worker.api.openai_completions import CompletionFields, read_completion
+from worker.api.openai_embeddings import EmbeddingFields, read_embeddings
+from worker.api.openai_responses import read_input_count, read_response
 from worker.api.pooled import PooledJob, PooledReply, check_can_generate
-from worker.api.rerank import read_rerank
+from worker.api.rerank import RerankFields, read_rerank
+from worker.api.responses_fields import CountFields, ResponsesFields
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.api.stream import ReadyReply, Reply, failure
+from worker.api.tokens import (
+    ApplyTemplateFields,
+    DetokenizeFields,
+    TokenizeFields,
+    read_apply_template,
+    read_detokenize,
+    read_tokenize,
+)
 from worker.api.usage import Totals
 from worker.contract import FRAMES_CONTENT_TYPE, Header
 from worker.errors import RequestError, UnforeseenFault
@@ -50,13 +74,30 @@ class Route:
     read: Read
     generates: bool = True
     """Only models that generate text can answer it."""
+    fields: type[Fields] | None = None
+    """The model of its request bodies, which openapi.json describes."""
 
 
 ROUTES = (
-    Route("/v1/chat/completions", read_chat),
-    Route("/v1/completions", read_completion),
-    Route("/v1/embeddings", read_embeddings, generates=False),
-    Route("/v1/rerank", read_rerank, generates=False),
+    Route("/v1/chat/completions", read_chat, fields=ChatFields),
+    Route("/v1/chat/completions/input_tokens", read_chat_count, fields=ChatFields),
+    Route("/v1/completions", read_completion, fields=CompletionFields),
+    Route("/v1/responses", read_response, fields=ResponsesFields),
+    Route("/v1/responses/input_tokens", read_input_count, fields=CountFields),
+    Route("/v1/messages", read_messages, fields=MessageFields),
+    Route("/v1/messages/count_tokens", read_token_count, fields=PromptFields),
+    Route("/v1/embeddings", read_embeddings, generates=False, fields=EmbeddingFields),
+    Route("/v1/rerank", read_rerank, generates=False, fields=RerankFields),
+    Route("/completion", read_llama_completion, fields=LlamaCompletionFields),
+    Route("/infill", read_infill, fields=LlamaInfillFields),
+    Route("/embedding", read_llama_embedding, generates=False, fields=LlamaEmbeddingFields),
+    Route("/api/generate", read_ollama_generate, fields=OllamaGenerateFields),
+    Route("/api/chat", read_ollama_chat, fields=OllamaChatFields),
+    Route("/api/embed", read_ollama_embed, generates=False, fields=OllamaEmbedFields),
+    Route("/api/embeddings", read_ollama_embeddings, generates=False, fields=OllamaEmbeddingsFields),
+    Route("/tokenize", read_tokenize, generates=False, fields=TokenizeFields),
+    Route("/detokenize", read_detokenize, generates=False, fields=DetokenizeFields),
+    Route("/apply-template", read_apply_template, generates=False, fields=ApplyTemplateFields),
 )
 
 

@@ -52,6 +52,7 @@ class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
 
     def __init__(self, *, num_prompt: int, context: int, param: str, is_at_least: bool = False) -> None:
+        self.num_prompt, self.context, self.is_at_least = num_prompt, context, is_at_least
         least = "at least " if is_at_least else ""
         # Agents recognise an overflow by these words and compact their history.
         super().__init__(

@@ -204,6 +204,8 @@ class Life:
             template_problem=loaded.template_problem,
             template_source=loaded.template_source,
             template_kwargs=spec.chat_template_kwargs,
+            allows_request_templates=spec.allow_request_templates,
+            drops_billing_header=spec.drop_billing_header,
             max_tokens=spec.max_tokens,
             loras=spec.engine.loras,
             embedder=embedder,

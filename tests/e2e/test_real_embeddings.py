@@ -87,24 +87,43 @@ async def test_openai_client_gets_the_vectors_that_numpy_computes(client: openai
 async def test_floats_are_the_numbers_of_base64(api: Api) -> None:
     body = {"model": "mini", "input": "hello world", "dimensions": 5}
     _, floats = await api.post("/v1/embeddings", body | {"encoding_format": "float"})
-    _, packed = await api.post("/embeddings", body | {"encoding_format": "base64"})
+    _, packed = await api.post("/v1/embeddings", body | {"encoding_format": "base64"})
     numbers = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), dtype="<f4")
     assert np.float32(floats["data"][0]["embedding"]).tolist() == numbers.tolist()
     assert len(numbers) == 5
 
 
 async def test_many_clients_at_once_each_get_their_own(client: openai.AsyncOpenAI) -> None:
-    async def ask(number: int) -> list[list[float]]:
-        texts = [sentence(number, 1 + number % 30), sentence(number + 500, 5)]
-        reply = await client.embeddings.create(model="mini", input=texts)
-        return [one.embedding for one in reply.data]
+    """32 clients, each with 20 calls one after another, of texts between one word and as long as the model reads."""
+    texts = [sentence(number, 1 + number * 13 % 60) for number in range(40)]
+    reply = await client.embeddings.create(model="mini", input=texts)
+    expected = [one.embedding for one in reply.data]
+    assert cosine(expected[0], expected[30]) < CLOSE
 
-    together = await asyncio.gather(*(ask(number) for number in range(32) for _ in range(3)))
-    for number in range(32):
-        alone = await ask(number)
-        for one in together[3 * number : 3 * number + 3]:
-            assert all(cosine(*pair) > CLOSE for pair in zip(one, alone, strict=True))
-    assert cosine(together[0][0], together[30][0]) < CLOSE
+    async def call(number: int) -> None:
+        for turn in range(20):
+            chosen = [(7 * number + 11 * turn + place) % 40 for place in range(1 + turn % 3)]
+            reply = await client.embeddings.create(model="mini", input=[texts[one] for one in chosen])
+            for one, got in zip(chosen, reply.data, strict=True):
+                assert cosine(got.embedding, expected[one]) > CLOSE
+
+    await asyncio.gather(*(call(number) for number in range(32)))
+
+
+@pytest.mark.parametrize(("model", "num_texts"), [("mini", 64), ("smol", 12)])
+async def test_vector_is_the_same_in_every_batch_and_order_is_kept(
+    client: openai.AsyncOpenAI, model: str, num_texts: int
+) -> None:
+    texts = [f"{sentence(number, 1 + number % 20)} {number}" for number in range(num_texts)]
+    alone = [(await client.embeddings.create(model=model, input=text)).data[0].embedding for text in texts]
+    order = [int(one) for one in np.random.default_rng(3).permutation(num_texts)]
+    for size in sorted({2, 8, num_texts // 2 - 1, num_texts}):
+        for start in range(0, num_texts, size):
+            chosen = order[start : start + size]
+            reply = await client.embeddings.create(model=model, input=[texts[one] for one in chosen])
+            assert [one.index for one in reply.data] == list(range(len(chosen)))
+            for one, got in zip(chosen, reply.data, strict=True):
+                assert cosine(got.embedding, alone[one]) > CLOSE
 
 
 async def test_text_that_is_too_long_is_refused_by_its_index_and_the_limit_is_exact(api: Api) -> None:
@@ -145,7 +164,7 @@ async def test_documents_come_in_the_order_of_their_scores(api: Api, ranker: Tin
         ("mini", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
         ("mini", "/v1/completions", {"prompt": "hi", "stream": True}),
         ("rank", "/v1/completions", {"prompt": "hi"}),
-        ("rank", "/embeddings", {"input": "hi"}),
+        ("rank", "/v1/embeddings", {"input": "hi"}),
         ("mini", "/v1/rerank", {"query": "hi", "documents": ["a"]}),
         ("smol", "/v1/rerank", {"query": "hi", "documents": ["a"]}),
     ],

@@ -18,6 +18,7 @@ from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, Clear, Forget, KvOp, Restore, Save, Share, Trim, Wipe
 from worker.engine.errors import BackendFailed, ForwardAborted, InvalidBatch, KvCacheFull
 from worker.engine.request import AdapterSet
+from worker.engine.vocabulary import FimTokens
 
 END = 0
 """The end token of the fake vocabulary."""
@@ -35,15 +36,20 @@ def computed_with(token: int, adapters: AdapterSet) -> int:
 
 
 def expected_answer(
-    prompt: Sequence[int], max_tokens: int, num_vocab: int, context: int, adapters: AdapterSet = ()
+    prompt: Sequence[int],
+    max_tokens: int,
+    num_vocab: int,
+    context: int,
+    adapters: AdapterSet = (),
+    min_tokens: int = 0,
 ) -> list[int]:
     """Return the answer of a lone greedy request."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < context:
         token = next_token([computed_with(one, adapters) for one in tokens], num_vocab)
-        if token == END:
+        if token == END and len(tokens) - len(prompt) >= min_tokens:
             break
-        tokens.append(token)
+        tokens.append(token if token != END else 1)  # all others are equally likely: greedy takes the first
     return tokens[len(prompt) :]
 
 
@@ -59,6 +65,7 @@ class FakeVocabulary:
     eos_text = "</s>"
     control_texts = ("</s>",)
     chat_template: str | None = None
+    fim = FimTokens()
 
     def __init__(self, num_vocab: int) -> None:
         self.num_vocab = num_vocab

@@ -11,7 +11,7 @@ from worker.engine.budget import SchedulerOptions
 from worker.engine.core import EngineCore
 from worker.engine.drafting import Drafting
 from worker.engine.prompt_files import PromptFolder
-from worker.engine.request import AdapterSet, GenerationRequest, Output, RequestId, SamplingParams
+from worker.engine.request import AdapterSet, GenerationRequest, Output, PrefillProgress, RequestId, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -45,20 +45,33 @@ class Bench:
             self.core.drafting = drafting
         self.answers: dict[int, list[int]] = {}
         self.ends: dict[int, Output] = {}
+        self.progress: dict[int, list[PrefillProgress]] = {}
         self._ids = itertools.count(1)
 
-    def submit(self, prompt: list[int], max_tokens: int = 8, *, choice: int = 0, **fields: object) -> RequestId:
+    def submit(
+        self,
+        prompt: list[int],
+        max_tokens: int = 8,
+        *,
+        choice: int = 0,
+        sampling: SamplingParams = GREEDY,
+        **fields: object,
+    ) -> RequestId:
         request_id = RequestId(next(self._ids))
-        sampling = replace(GREEDY, choice=choice)
+        sampling = replace(sampling, choice=choice)
         self.core.submit(request_id, GenerationRequest(tuple(prompt), max_tokens, sampling, **fields))  # type: ignore[arg-type]
         self.answers[request_id] = []
+        self.progress[request_id] = []
         return request_id
 
     def step(self) -> list[Output]:
         self.now_s += 1.0
         outputs = self.core.step()
         for output in outputs:
+            assert (output.timings is None) == (output.slot is None)
             self.answers[output.request_id] += output.tokens
+            if output.progress is not None:
+                self.progress[output.request_id].append(output.progress)
             if output.finish:
                 self.ends[output.request_id] = output
         return outputs
@@ -74,9 +87,11 @@ class Bench:
     def states(self) -> list[SlotState]:
         return [slot.state for slot in self.core.scheduler.slots]
 
-    def expected(self, prompt: list[int], max_tokens: int = 8, adapters: AdapterSet = ()) -> list[int]:
+    def expected(
+        self, prompt: list[int], max_tokens: int = 8, adapters: AdapterSet = (), *, min_tokens: int = 0
+    ) -> list[int]:
         facts = self.backend.facts
-        return expected_answer(prompt, max_tokens, facts.num_vocab, facts.context, adapters)
+        return expected_answer(prompt, max_tokens, facts.num_vocab, facts.context, adapters, min_tokens)
 
 
 def prompt_of(length: int, start: int = 1) -> list[int]:

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from worker.contract import EngineCounters, ModelFacts, SlotReport, SlotState
 from worker.engine.engine import EngineSnapshot
 from worker.engine.errors import EngineStopped
-from worker.engine.request import FinishReason, GenerationRequest, Output, Pick, RequestId, RequestTimings
+from worker.engine.request import (
+    FinishReason,
+    GenerationRequest,
+    Output,
+    Pick,
+    PrefillProgress,
+    RequestId,
+    RequestTimings,
+)
+from worker.engine.vocabulary import FimTokens
 
 Sink = Callable[[Output], None]
 
 BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
+FIM_TEXTS = ("<fim_pre>", "<fim_suf>", "<fim_mid>", "<fim_rep>", "<fim_sep>")
 WORDS = ("Hello", " world", " there", "one ", "two ", "three ", "user", "assistant", "system")
 
 
 class FakeVocabulary:
     """Tokens 0 to 255 are bytes, then come control tokens and a few words."""
 
-    def __init__(self, *, add_bos: bool = False, chat_template: str | None = None) -> None:
+    def __init__(self, *, add_bos: bool = False, chat_template: str | None = None, has_fim: bool = False) -> None:
         self.add_bos = add_bos
         self.add_eos = False
         self.bos: int | None = BOS
@@ -35,10 +45,16 @@ class FakeVocabulary:
         self.control_texts = tuple(sorted(SPECIAL, key=lambda text: (-len(text), text)))
         self.chat_template = chat_template
         self.sampling_defaults: Mapping[str, float | int] = {}
+        self.fim = FimTokens()
         self.words = {word: 260 + i for i, word in enumerate(WORDS)}
         self._pieces = {token: word.encode() for word, token in self.words.items()}
         self._special_pieces = {token: text.encode() for text, token in SPECIAL.items()}
         self.num_vocab = 260 + len(WORDS)
+        if has_fim:
+            first = self.num_vocab
+            self.fim = FimTokens(first, first + 1, first + 2, first + 3, first + 4)
+            self._special_pieces |= {first + i: text.encode() for i, text in enumerate(FIM_TEXTS)}
+            self.num_vocab += len(FIM_TEXTS)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the longest matches from the left; control tokens only with `parse_special`."""
@@ -98,6 +114,10 @@ class Script:
     error: str | None = None
 
 
+NOTHING = Script([()], FinishReason.LENGTH)
+"""What a request for no token gets."""
+
+
 @dataclass
 class FakeEngine:
     """The interface of `worker.engine.engine.Engine`; all requests are kept for the test to look at."""
@@ -137,7 +157,8 @@ class FakeEngine:
         self._sinks[request_id] = sink
         self._generated[request_id] = 0
         if self.answers:
-            self._play(request_id, self.answers[min(request_id, len(self.answers)) - 1], 0)
+            script = self.answers[min(request_id, len(self.answers)) - 1]
+            self._play(request_id, script if request.max_tokens else NOTHING, 0)
         self._wake()
         return request_id
 
@@ -178,7 +199,12 @@ class FakeEngine:
         await self._until(lambda: len(self.aborted) >= num)
 
     def step(
-        self, tokens: Mapping[int, Sequence[int]], *, finish: FinishReason | None = None, error: str | None = None
+        self,
+        tokens: Mapping[int, Sequence[int]],
+        *,
+        finish: FinishReason | None = None,
+        error: str | None = None,
+        progress: PrefillProgress | None = None,
     ) -> None:
         """Deliver what one step brought, as the engine does: everything in one call on the event loop."""
         for number, new in tokens.items():
@@ -188,7 +214,7 @@ class FakeEngine:
                 continue
             if finish is not None:
                 del self._sinks[request_id]
-            sink(self._output(request_id, new, finish, error))
+            sink(replace(self._output(request_id, new, finish, error), progress=progress))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         event = asyncio.Event()
@@ -220,6 +246,7 @@ class FakeEngine:
     def _output(
         self, request_id: RequestId, tokens: Sequence[int], finish: FinishReason | None, error: str | None
     ) -> Output:
+        is_first = bool(tokens) and not self._generated[request_id]
         self._generated[request_id] += len(tokens)
         num_generated = self._generated[request_id]
         cached = self.num_cached[min(request_id, len(self.num_cached)) - 1]
@@ -233,5 +260,7 @@ class FakeEngine:
         )
         num_top = self.requests[request_id].num_logprobs
         picks = () if num_top is None else tuple(make_pick(one, num_top, self.facts.num_vocab) for one in tokens)
-        ended = timings if finish is not None else None
-        return Output(request_id, tuple(tokens), num_generated, finish, ended, error, picks)
+        has_timings = finish is not None or is_first or self.requests[request_id].wants_timings
+        told = timings if has_timings else None
+        slot = (request_id - 1) % self.facts.slots if has_timings else None
+        return Output(request_id, tuple(tokens), num_generated, finish, told, error, picks, slot=slot)

@@ -20,6 +20,7 @@ from router.errors import RouterError
 from router.events import WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
 from router.fleet_views import FleetSnapshot, ModelView, ResidentView
+from router.gguf_header import GgufHeader
 from router.lifecycle import WorkerState
 from router.log_tail import LogTail
 from router.worker_session import WorkerSession
@@ -158,21 +159,33 @@ class FakeSupervisor:
     granted: list[tuple[str, int, str | None]] = field(default_factory=list)
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     """Of each lease that was granted."""
+    keep_alives: list[float | None] = field(default_factory=list)
+    """Of each lease that was granted."""
+    kept_alive: list[tuple[str, float]] = field(default_factory=list)
+    """Models that were told how long to stay without a lease."""
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
     views: dict[str, ModelView] = field(default_factory=dict)
     statuses: dict[WorkerId, WorkerStatus] = field(default_factory=dict)
     progress: dict[str, FetchProgress] = field(default_factory=dict)
     contexts: dict[str, int] = field(default_factory=dict)
+    headers: dict[str, GgufHeader] = field(default_factory=dict)
     hung_workers: dict[WorkerId, str] = field(default_factory=dict)
     worker_logs: dict[str, list[tuple[WorkerId, LogTail]]] = field(default_factory=dict)
     watchers: list[Callable[[FleetSnapshot], None]] = field(default_factory=list)
     is_shutting_down: bool = False
+    num_looks_at_files: int = 0
     _sessions: list[WorkerSession] = field(default_factory=list)
 
     @asynccontextmanager
     async def lease(
-        self, spec: ModelSpec, *, priority: int = 0, key_id: str | None = None, prefixes: tuple[int, ...] = ()
+        self,
+        spec: ModelSpec,
+        *,
+        priority: int = 0,
+        key_id: str | None = None,
+        prefixes: tuple[int, ...] = (),
+        keep_alive_s: float | None = None,
     ) -> AsyncIterator[FakeLease]:
         self.num_leases += 1
         try:
@@ -183,6 +196,7 @@ class FakeSupervisor:
                 raise self.refusal
             self.granted.append((spec.name, priority, key_id))
             self.prefixes.append(prefixes)
+            self.keep_alives.append(keep_alive_s)
             path = self.sockets[0] if len(self.sockets) == 1 else self.sockets.pop(0)
             session = WorkerSession(path)
             self._sessions.append(session)
@@ -199,6 +213,12 @@ class FakeSupervisor:
 
     def unload(self, model: str) -> None:
         self.unloaded.append(model)
+
+    def keep_alive(self, model: str, seconds: float) -> None:
+        self.kept_alive.append((model, seconds))
+
+    def look_at_files(self) -> None:
+        self.num_looks_at_files += 1
 
     def set_catalog(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -231,8 +251,8 @@ class FakeSupervisor:
         for watcher in list(self.watchers):
             watcher(self.snapshot())
 
-    def header_of(self, spec: ModelSpec) -> None:
-        return None
+    def header_of(self, spec: ModelSpec) -> GgufHeader | None:
+        return self.headers.get(spec.name)
 
     def context_of(self, spec: ModelSpec) -> int | None:
         return self.contexts.get(spec.name, spec.context)

@@ -20,6 +20,7 @@ from router.events import (
     ExitReason,
     FleetLimits,
     GrantLease,
+    KeepAliveSet,
     LeaseId,
     LeaseReleased,
     LeaseRequested,
@@ -64,12 +65,14 @@ class World(Books):
 
     # --- what a test does --------------------------------------------------------------------------------
 
-    def request(self, model: str, *, priority: int = 0, key_id: str | None = None) -> Request:
+    def request(
+        self, model: str, *, priority: int = 0, key_id: str | None = None, keep_alive_s: float | None = None
+    ) -> Request:
         """Return a request for `model` that has just been made."""
         lease_id = LeaseId(len(self.requests) + 1)
-        made = Request(lease_id, model, priority, key_id, self.now_s)
+        made = Request(lease_id, model, priority, key_id, self.now_s, keep_alive_s)
         self.requests[lease_id] = self.open[lease_id] = made
-        self.send(LeaseRequested(lease_id, model, priority, key_id))
+        self.send(LeaseRequested(lease_id, model, priority, key_id, keep_alive_s=keep_alive_s))
         return made
 
     def release(self, lease_id: LeaseId) -> None:
@@ -114,6 +117,10 @@ class World(Books):
         """The operator wants `model` gone."""
         self.excuse(model, self.limits.drain_timeout_s)
         self.send(UnloadRequested(model))
+
+    def keep_alive(self, model: str, seconds: float) -> None:
+        """A client says how long `model` stays when it is idle."""
+        self.send(KeepAliveSet(model, seconds))
 
     def change(self, models: Mapping[str, ModelPolicy], limits: FleetLimits | None = None) -> None:
         """The configuration is another one."""
@@ -183,6 +190,7 @@ class World(Books):
                 *(resident.worker, resident.state, resident.since_s, resident.last_used_s, resident.placement),
                 *(len(resident.leases), resident.must_leave, resident.is_evicting, resident.is_retired),
                 resident.drain_until_s,
+                resident.keep_alive_s,
             )
             for resident in ledger.residents
         ]

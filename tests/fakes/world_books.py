@@ -5,6 +5,7 @@ The fleet is never judged by its own memory. `world.py` moves the clock and play
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from router.events import (
     Event,
     ExitReason,
     FleetLimits,
+    KeepAliveSet,
     LeaseId,
     ModelPolicy,
     ModelSized,
@@ -134,7 +136,7 @@ class Books:
             assert policy is not None
             assert not policy.pin, "a pinned worker is stopped"
             idle_s = self.now_s - process.last_used_s
-            is_idle_for_long = 0 < policy.idle_unload_s <= idle_s + 1e-6
+            is_idle_for_long = self.idle_limit_s(process, policy) <= idle_s + 1e-6
             is_wanted = self._is_place_wanted(worker.model)
             assert is_idle_for_long or is_wanted, f"nobody asked for the place of {process}"
         if is_outdated and policy is not None and (policy.pin or policy.preload):
@@ -172,6 +174,8 @@ class Books:
         assert request is first, "somebody else comes first"
         request.fate, request.worker, request.ended_s = Fate.GRANTED, worker, self.now_s
         process.last_used_s = self.now_s
+        if request.keep_alive_s is not None:
+            process.keep_alive_s = request.keep_alive_s
 
     def note_refusal(self, request: Request, refusal: RefuseLease) -> None:
         """The request is refused, for a reason that holds."""
@@ -226,9 +230,9 @@ class Books:
                 num_too_many = self._num_current(process.worker.model) - process_policy.replicas
                 assert num_too_many <= 0 or process.worker.replica == 0, "an idle worker beyond `replicas` stays"
             stays = process_policy.pin or process_policy.home
-            if not has_leases and not stays and process_policy.idle_unload_s > 0 and process.is_ready:
+            if not has_leases and not stays and process.is_ready:
                 idle_s = self.now_s - process.last_used_s
-                assert idle_s < process_policy.idle_unload_s, "an idle worker stays"
+                assert idle_s < self.idle_limit_s(process, process_policy), "an idle worker stays"
 
     # --- what has happened --------------------------------------------------------------------------------
 
@@ -247,6 +251,9 @@ class Books:
                     self.failed.discard(worker.model)
             case ModelSized(model, footprint):
                 self.known[model] = footprint
+            case KeepAliveSet(model, keep_alive_s):
+                for process in self.of(model):
+                    process.keep_alive_s = keep_alive_s
             case WorkerSized(worker, footprint) if worker in self.processes:
                 self.known[worker.model] = footprint
                 process = self.processes[worker]
@@ -264,6 +271,12 @@ class Books:
         for process in self.of(model):
             go_by_s = self.now_s + drain_s
             process.go_by_s = go_by_s if process.go_by_s is None else min(process.go_by_s, go_by_s)
+
+    def idle_limit_s(self, process: Process, policy: ModelPolicy) -> float:
+        """Return how long the worker may be idle, whether or not it is pinned."""
+        if process.keep_alive_s is not None:
+            return process.keep_alive_s if process.keep_alive_s >= 0 else math.inf
+        return policy.idle_unload_s or math.inf
 
     def leases_on(self, worker: WorkerId) -> list[Request]:
         return [request for request in self.with_fate(Fate.GRANTED) if request.worker == worker]

@@ -49,6 +49,8 @@ class Process:
     is_ready: bool = False
     is_stopping: bool = False
     is_hung: bool = False
+    keep_alive_s: float | None = None
+    """How long it stays when it is idle, as its clients said last; negative = for good."""
     go_by_s: float | None = None
     """When it may be killed under its running requests, because somebody asked for that."""
 
@@ -71,6 +73,7 @@ class Request:
     priority: int
     key_id: str | None
     since_s: float
+    keep_alive_s: float | None = None
     fate: Fate = Fate.QUEUED
     ended_s: float | None = None
     worker: WorkerId | None = None

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from openai.types import Model
 
 from router.auth import load_key_ring
 from router.catalog import AliasSpec, KeySpec, RequestRules
@@ -37,6 +38,14 @@ async def test_models_and_listed_aliases_are_entries_with_their_root() -> None:
         assert models["gem"]["aliases"] == [], "hidden names stay hidden everywhere"
         for entry in models.values():
             assert (entry["object"], entry["owned_by"], entry["created"]) == ("model", "corral", STARTED_AT)
+
+
+async def test_models_are_what_openais_own_types_expect() -> None:
+    async with http_side() as side:
+        listed = (await (await side.client.get("/v1/models")).json())["data"]
+        one = await (await side.client.get("/v1/models/smol")).json()
+        for entry in (*listed, one):
+            assert Model.model_validate(entry, strict=True).id == entry["id"]
 
 
 async def test_effective_context_is_known_before_a_model_is_loaded() -> None:
@@ -161,7 +170,6 @@ async def test_states_have_llama_servers_words(state: WorkerState, word: str) ->
         ("/v1/chat/completions", "/v1/chat/completions"),
         ("/chat/completions", "/v1/chat/completions"),
         ("/v1/completions", "/v1/completions"),
-        ("/completions", "/v1/completions"),
     ],
 )
 async def test_inference_routes_work_with_and_without_the_prefix(path: str, worker_path: str) -> None:

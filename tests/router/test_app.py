@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import openai
 import pytest
@@ -48,22 +49,22 @@ async def test_head_is_answered_where_get_is() -> None:
         assert (reply.status, await reply.read()) == (200, b"")
 
 
-@pytest.mark.parametrize("path", [route.path.replace("{rest:.*}", "x") for route in LATER])
+@pytest.mark.parametrize("path", [re.sub(r"\{.*\}", "x", route.path) for route in LATER])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_route_of_a_later_release_says_what_is_missing(path: str, method: str) -> None:
     async with http_side() as side:
         reply = await side.client.request(method, path)
         error = (await reply.json())["error"]
-        assert (reply.status, error["code"]) == (501, "not_available_yet")
-        assert path in error["message"]
+        assert reply.status == 501
+        assert path in (error if isinstance(error, str) else error["message"]), "each dialect has its own form"
 
 
 @pytest.mark.parametrize(
     ("method", "path", "label", "status"),
     [
-        ("POST", "/v1/messages", "/v1/messages", 501),
-        ("POST", "/infill", "/infill", 501),
-        ("POST", "/api/chat", "/api", 501),
+        ("POST", "/v1/messages/batches", "/v1/messages/batches", 501),
+        ("GET", "/admin/config", "/admin/config", 501),
+        ("POST", "/api/copy", "/api/copy", 501),
         ("GET", "/favicon.ico", "other", 404),
         ("GET", CHAT, "other", 405),
     ],
@@ -91,7 +92,7 @@ async def test_clients_are_told_not_to_repeat_what_cannot_succeed() -> None:
             for model in ("lost", "bad", "shaky")
         }
         assert told == {"lost": "false", "bad": "false", "shaky": None}
-        assert (await side.client.post("/infill")).headers["x-should-retry"] == "false"
+        assert (await side.client.get("/admin/config")).headers["x-should-retry"] == "false"
         assert "x-should-retry" not in (await side.client.get("/nothing")).headers
 
 
@@ -177,6 +178,9 @@ EVERYTHING = [
     ("POST", "/models/load", "root"),
     ("POST", "/models/unload", "root"),
     ("GET", "/props", "user"),
+    ("POST", "/completion", "user"),
+    ("POST", "/tokenize", "user"),
+    ("GET", "/lora-adapters?model=smol", "user"),
     ("GET", "/nothing", "user"),
     ("POST", "/admin/reload", "root"),
 ]
@@ -189,7 +193,7 @@ async def test_route_is_closed_without_a_key_and_open_with_the_right_one(method:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
             reply = await side.client.request(method, path, headers=headers, **body)
             assert reply.status == 401
-            assert (await reply.json())["error"]["code"] == "invalid_api_key"
+            assert (await reply.json())["error"]["type"] == "authentication_error"
             assert reply.headers["WWW-Authenticate"] == "Bearer"
         for good in (key, "root"):
             reply = await side.client.request(method, path, headers={"Authorization": f"Bearer {good}"}, **body)

@@ -58,6 +58,8 @@ async def test_long_body_is_parsed_in_a_thread_to_the_same_result() -> None:
         ({"priority": True}, "priority"),
         ({"priority": 101}, "priority"),
         ({"cache_salt": 5}, "cache_salt"),
+        ({"keep_alive": "soon"}, "keep_alive"),
+        ({"keep_alive": True}, "keep_alive"),
     ],
 )
 def test_wrong_type_of_a_key_of_the_routers_is_named(fields: dict[str, Any], param: str) -> None:
@@ -69,7 +71,7 @@ def test_wrong_type_of_a_key_of_the_routers_is_named(fields: dict[str, Any], par
 
 @pytest.mark.parametrize(
     ("key", "value", "instead"),
-    [("keep_alive", "5m", "`idle_unload_s`"), ("previous_response_id", "resp_1", "`messages`")],
+    [("previous_response_id", "resp_1", "`messages`")],
 )
 def test_keys_that_cannot_be_honoured_are_refused_like_other_unsupported_fields(
     key: str, value: str, instead: str
@@ -84,6 +86,11 @@ def test_null_counts_as_absent() -> None:
     fields = dict.fromkeys(("model", "stream", "priority", "cache_salt", "keep_alive", "previous_response_id"))
     keys = owned_keys(fields)
     assert (keys.model, keys.stream, keys.priority, keys.cache_salt) == (None, False, 0, None)
+    assert keys.keep_alive_s is None
+
+
+def test_keep_alive_is_read_in_seconds() -> None:
+    assert owned_keys({"keep_alive": "1h30m"}).keep_alive_s == 5400.0
 
 
 @pytest.mark.parametrize("stream", [1, "true", [True], False, None])

@@ -153,6 +153,13 @@ def test_defaults_do_not_replace_a_null_that_the_client_sent() -> None:
     assert RequestRules(defaults={"stop": ["x"]}).apply({"stop": None}) == {"stop": None}
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_limit_of_the_answer_is_one_rule_whatever_a_request_calls_it(name: str) -> None:
+    assert RequestRules(defaults={"max_tokens": 9, "top_k": 1}).apply({name: 5}) == {name: 5, "top_k": 1}
+    assert RequestRules(force={"max_tokens": 9}).apply({name: 5}) == {"max_tokens": 9}
+    assert RequestRules(defaults={"max_tokens": 9}).apply({"n": 1, "n_predict": None})["max_tokens"] == 9
+
+
 def test_applying_rules_changes_neither_the_body_nor_the_rules() -> None:
     rules = RequestRules(defaults={"stop": ["a"]}, force={"options": {"x": 1}}, drop=("seed",))
     body = {"seed": 1, "messages": []}
@@ -199,6 +206,8 @@ def test_an_aliass_force_wins_over_its_models_drop() -> None:
         {"max_tokens": 5},
         {"chat_template": "{{ x }}"},
         {"chat_template_kwargs": {"enable_thinking": False}},
+        {"allow_request_templates": True},
+        {"drop_billing_header": False},
         {"env": {"A": "1"}},
         {"devices": ("CUDA1",)},
         {"is_partial_allowed": True},

@@ -75,6 +75,8 @@ def test_what_the_router_does_itself_changes_at_once(options: str, key: str) -> 
         ("max_tokens: 10", "max_tokens"),
         ("chat_template: '{{ messages }}'", "chat_template"),
         ("chat_template_kwargs: {a: 1}", "chat_template_kwargs"),
+        ("allow_request_templates: true", "allow_request_templates"),
+        ("drop_billing_header: false", "drop_billing_header"),
         ("env: {A: b}", "env"),
         ("loras: {formal: formal.gguf}", "loras"),
         ("draft_model: draft.gguf", "draft_model"),

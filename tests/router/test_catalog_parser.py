@@ -41,6 +41,7 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         "aliases: [x]\ncontext: 2048\nslots: 2\nkv_tokens: 4096\nidle_unload_s: 1.5\npreload: true\npin: true\n"
         "priority: -3\nload_timeout_s: 10\nrequest_timeout_s: 20\nqueue_timeout_s: 30\nmax_queue: 5\nmax_tokens: 64\n"
         "chat_template: '{{ messages }}'\nchat_template_kwargs: {thinking: false, level: [1, null]}\n"
+        "allow_request_templates: true\ndrop_billing_header: false\n"
         "request: {defaults: {temperature: 0.5}, force: {seed: 1}, drop: [stop]}\n"
         "env: {A: b, N: 4, F: 0.50}\ndescription: |\n  two\n  lines\n"
         "tags: [small, chat]\nreplicas: 3\ncalibrate: false\nhome: true\nmax_wait_s: 7\nhang_timeout_s: 8\n"
@@ -65,6 +66,8 @@ def test_every_key_of_a_model_arrives_where_it_belongs() -> None:
         max_tokens=64,
         chat_template="{{ messages }}",
         chat_template_kwargs={"thinking": False, "level": [1, None]},
+        allow_request_templates=True,
+        drop_billing_header=False,
         request=RequestRules({"temperature": 0.5}, {"seed": 1}, ("stop",)),
         env={"A": "b", "N": "4", "F": "0.50"},
         description="two\nlines\n",

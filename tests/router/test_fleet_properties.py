@@ -62,9 +62,14 @@ class AnyHistory(RuleBasedStateMachine):
         self.world.tell_footprint(model)
         self.world.others_use({"CPU": used, "GPU0": used // 2})
 
-    @rule(model=models_strategy, priority=st.sampled_from([0, 0, 0, 1]), key_id=st.sampled_from([None, "k1", "k2"]))
-    def request(self, model: str, priority: int, key_id: str | None) -> None:
-        self.world.request(model, priority=priority, key_id=key_id)
+    @rule(
+        model=models_strategy,
+        priority=st.sampled_from([0, 0, 0, 1]),
+        key_id=st.sampled_from([None, "k1", "k2"]),
+        keep_alive_s=st.sampled_from([None, None, None, 0.0, 2.0, 60.0, -1.0]),
+    )
+    def request(self, model: str, priority: int, key_id: str | None, keep_alive_s: float | None) -> None:
+        self.world.request(model, priority=priority, key_id=key_id, keep_alive_s=keep_alive_s)
 
     @rule(models=st.lists(models_strategy, min_size=2, max_size=8))
     def request_many(self, models: list[str]) -> None:
@@ -114,12 +119,15 @@ class AnyHistory(RuleBasedStateMachine):
             case "ghost":
                 self.world.request("ghost")
 
-    @rule(model=models_strategy, what=st.sampled_from(["load", "unload"]))
+    @rule(model=models_strategy, what=st.sampled_from(["load", "unload", "let go when idle"]))
     def operate(self, model: str, what: str) -> None:
-        if what == "load":
-            self.world.load(model)
-        else:
-            self.world.unload(model)
+        match what:
+            case "load":
+                self.world.load(model)
+            case "unload":
+                self.world.unload(model)
+            case _:
+                self.world.keep_alive(model, 0.0)
 
     @rule(model=models_strategy, fingerprint=st.sampled_from(["1", "2", "3"]), replicas=st.sampled_from([0, 0, 1, 2]))
     def change_one(self, model: str, fingerprint: str, replicas: int) -> None:
@@ -175,6 +183,8 @@ def expect_everybody_to_be_served(world: World) -> None:
     world.advance(200.0)
     unserved = [request for request in newcomers if request.fate is not Fate.RELEASED]
     assert not unserved, f"somebody is not served although nothing is wrong: {unserved[0]}"
+    for name in patient:
+        world.keep_alive(name, 10.0)  # else those stay for good whose clients have said so
     world.advance(100.0)
     assert not world.processes, "an idle worker was never unloaded"
     assert world.fleet.next_deadline_s is None, "a clock ticks although nothing is left to do"

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router import gguf_header
-from router.gguf_header import GgufError, GgufHeader, read_gguf_header, read_tensor_sums
+from router import gguf_cursor, gguf_header
+from router.gguf_header import (
+    GgufError,
+    GgufHeader,
+    GgufTexts,
+    read_gguf_header,
+    read_gguf_texts,
+    read_tensor_sums,
+)
 from router.tensor_sums import TENSOR_BLOCKS
 from tests.support.gguf_bytes import (
     ARRAY,
@@ -26,6 +33,7 @@ from tests.support.gguf_bytes import (
     U16,
     U32,
     U64,
+    Key,
     gguf_bytes,
     string,
 )
@@ -179,7 +187,7 @@ def test_an_unknown_value_type_is_refused(read: Reader) -> None:
 
 def test_lists_nested_too_deep_are_refused(read: Reader) -> None:
     nested: object = (U8, [1])
-    for _ in range(gguf_header.MAX_ARRAY_DEPTH):
+    for _ in range(gguf_cursor.MAX_ARRAY_DEPTH):
         nested = (ARRAY, [nested])
     with pytest.raises(GgufError, match="nested"):
         read(gguf_bytes([*LLAMA, ("deep", ARRAY, nested)]))
@@ -205,8 +213,8 @@ def test_a_header_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sparse.gguf"
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("key")
     with path.open("wb") as stream:
-        stream.write(head + struct.pack("<IIQ", ARRAY, U8, gguf_header.MAX_HEADER_BYTES))
-        stream.truncate(2 * gguf_header.MAX_HEADER_BYTES)
+        stream.write(head + struct.pack("<IIQ", ARRAY, U8, gguf_cursor.MAX_HEADER_BYTES))
+        stream.truncate(2 * gguf_cursor.MAX_HEADER_BYTES)
     with pytest.raises(GgufError, match="longer than 128 MiB"):
         read_gguf_header(path)
 
@@ -322,3 +330,42 @@ def test_reading_keeps_no_file_open(tmp_path: Path) -> None:
         with pytest.raises(GgufError):
             read_gguf_header(path)
     assert len(list(folder.iterdir())) == before
+
+
+# --- texts ------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_read_when_they_are_wanted(tmp_path: Path) -> None:
+    template = "x" * 5000
+    keys: list[Key] = [
+        *LLAMA,
+        ("tokenizer.ggml.tokens", ARRAY, (STRING, ["a", "<s>", "b", "</s>", "c"])),
+        ("tokenizer.ggml.scores", ARRAY, (F32, [0.0] * 5)),
+        ("tokenizer.ggml.eos_token_id", U32, 3),
+        ("tokenizer.chat_template", STRING, template),
+        ("tokenizer.ggml.bos_token_id", U32, 1),
+    ]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(keys))
+    texts = read_gguf_texts(read_gguf_header(path))
+    assert (texts.chat_template, texts.bos, texts.eos) == (template, "<s>", "</s>")
+
+
+def test_texts_that_the_file_does_not_tell_are_none(tmp_path: Path) -> None:
+    keys: list[Key] = [
+        *LLAMA,
+        ("tokenizer.ggml.tokens", ARRAY, (STRING, ["a"])),
+        ("tokenizer.ggml.eos_token_id", U32, 7),
+    ]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(keys))
+    assert read_gguf_texts(read_gguf_header(path)) == GgufTexts(None, None, None)
+
+
+def test_texts_of_a_file_that_is_gone_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes())
+    header = read_gguf_header(path)
+    path.unlink()
+    with pytest.raises(GgufError):
+        read_gguf_texts(header)

@@ -86,6 +86,8 @@ def test_every_option_of_the_model_reaches_the_worker() -> None:
         max_tokens=77,
         chat_template="{{ x }}",
         chat_template_kwargs={"enable_thinking": False},
+        allow_request_templates=True,
+        drop_billing_header=False,
     )
     received = LaunchSpec.from_line(launch(spec).to_line())
     engine = received.engine
@@ -93,6 +95,8 @@ def test_every_option_of_the_model_reaches_the_worker() -> None:
     assert (engine.gpu_layers, engine.tensor_split, engine.cache_type_k) == (0, (1.0, 2.0), "q8_0")
     assert (received.max_tokens, received.chat_template) == (77, "{{ x }}")
     assert received.chat_template_kwargs == {"enable_thinking": False}
+    assert received.allow_request_templates is True
+    assert received.drop_billing_header is False
     assert (received.model, received.incarnation, received.num_threads) == ("m", 3, 8)
 
 

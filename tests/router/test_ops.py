@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +160,7 @@ async def test_slots_are_a_flat_list_without_text() -> None:
             "model": "smol",
             "replica": 0,
             "id": 0,
+            "id_task": zlib.crc32(b"r1") >> 1,
             "state": "GENERATING",
             "is_processing": True,
             "request_id": "r1",
@@ -203,5 +205,6 @@ async def test_start_page_names_the_routes_and_no_model() -> None:
         text = await (await side.client.get("/")).text()
         assert "POST  /v1/chat/completions" in text
         assert "GET   /v1/models/{id}" in text
-        assert "/props" not in text
+        assert "/v1/reranking" not in text, "other forms of a route are left out"
+        assert "GET   /props" in text
         assert "smol" not in text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.prefixes import MAX_BYTES, MAX_PREFIXES, MIN_BYTES, prefix_hashes
+from router.prefixes import MAX_BYTES, MAX_PREFIXES, MIN_BYTES, continued, prefix_hashes
 
 LONG = "x" * MIN_BYTES
 
@@ -45,6 +45,7 @@ def test_conversations_share_what_they_have_in_common_and_no_more() -> None:
     "change",
     [
         {"tools": [{"type": "function"}]},
+        {"chat_template": "{{ messages }}"},
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"lora": [{"id": 0}]},
         {"functions": [{"name": "f"}]},
@@ -52,6 +53,36 @@ def test_conversations_share_what_they_have_in_common_and_no_more() -> None:
 )
 def test_what_stands_before_the_messages_belongs_to_every_beginning(change: dict[str, Any]) -> None:
     assert common(chat(LONG, "a"), chat(LONG, "a", **change)) == 0
+
+
+def test_a_system_prompt_beside_the_messages_is_a_beginning_of_its_own() -> None:
+    def agent(*blocks: str, text: str = "a") -> dict[str, Any]:
+        return chat("", text) | {"system": [{"type": "text", "text": block} for block in blocks]}
+
+    assert common(agent(LONG), agent(LONG, text="b")) == 2, "the system prompt and the first message"
+    assert common(agent(LONG), agent(LONG + "1")) == 0
+    assert common(agent(LONG, "x"), agent(LONG, "y")) == 1
+    assert common(chat("", "a", system=LONG), chat("", "b", system=LONG)) == 2
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_line_that_is_another_one_each_time_changes_no_beginning(as_text: bool) -> None:
+    def agent(nonce: str) -> dict[str, Any]:
+        header = f"x-anthropic-billing-header: cch={nonce};"
+        blocks = [{"type": "text", "text": text} for text in (header, LONG)]
+        return chat(LONG, "a", system=f"{header}\nBe brief." if as_text else blocks)
+
+    assert common(agent("aaa"), agent("bbb")) == len(prefix_hashes(agent("aaa"))) > 0
+
+
+def test_marks_that_move_as_a_conversation_grows_change_no_beginning() -> None:
+    def part(text: str, **more: Any) -> list[dict[str, Any]]:
+        return [{"type": "text", "text": text, **more}]
+
+    mark = {"cache_control": {"type": "ephemeral"}}
+    first = {"messages": [{"role": "user", "content": part(LONG, **mark)}]}
+    later = {"messages": [{"role": "user", "content": part(LONG)}, {"role": "user", "content": part("b", **mark)}]}
+    assert common(first, later) == 1
 
 
 def test_fields_that_do_not_change_the_prompt_change_no_beginning() -> None:
@@ -136,3 +167,29 @@ def test_what_lies_far_behind_is_not_looked_at() -> None:
 def test_more_messages_never_change_the_beginnings_before_them(texts: list[str], more: list[str]) -> None:
     hashes = prefix_hashes(chat(*texts))
     assert prefix_hashes(chat(*texts, *more))[: len(hashes)] == hashes
+
+
+def test_items_of_a_response_are_cut_as_messages_are_with_the_instructions_in_front() -> None:
+    def asks(*texts: str) -> dict[str, Any]:
+        return {"instructions": LONG, "input": [{"role": "user", "content": text} for text in texts]}
+
+    assert common(asks("a", "b"), asks("a", "c")) == 2
+    assert common(asks("a"), asks("a", "b", "c")) == 2
+    assert common(asks("a"), {"instructions": LONG, "input": "a"}) == 1
+    assert common({"input": asks(LONG, "a")["input"]}, {"input": asks(LONG, "b")["input"]}) == 1
+
+
+def test_texts_to_embed_are_no_conversation() -> None:
+    assert prefix_hashes({"input": LONG * 4}) == prefix_hashes({"input": [LONG, LONG]}) == ()
+
+
+def test_a_request_that_goes_on_from_a_response_knows_all_before_it_and_its_own_name_last() -> None:
+    first = prefix_hashes(chat(LONG, "a"))
+    second = continued(first, "resp_1", {})
+    assert second[:-1] == first
+    assert continued(first, "resp_2", {}) != second
+    named = {"prompt_cache_key": "mine"}
+    assert continued(second, "resp_2", named)[-1:] == prefix_hashes(named)
+    for number in range(2 * MAX_PREFIXES):
+        second = continued(second, f"resp_{number}", {})
+    assert len(second) == MAX_PREFIXES

@@ -17,9 +17,11 @@ from router.app import make_app
 from router.auth import KeyRing, load_key_ring
 from router.body import BodyMemory
 from router.catalog import AliasSpec, Catalog, ModelSpec, RequestRules
+from router.cors import Cors
 from router.host_guard import HostGuard
 from router.metrics import RouterMetrics
 from router.reload import Parts, Reloader
+from router.serve import make_conversations
 from router.services import Services
 from router.settings import RouterSettings
 from tests.fakes.supervisor import FakeSupervisor, ScriptedWorker
@@ -74,6 +76,7 @@ async def http_side(
     ring: KeyRing | None = None,
     allowed_hosts: tuple[str, ...] = (),
     max_body_memory: int = 2**30,
+    store: Any = None,
     **settings: Any,
 ) -> AsyncIterator[HttpSide]:
     folder = Path(tempfile.mkdtemp(prefix="corral-test-", dir="/tmp"))  # short enough for a socket's name
@@ -85,7 +88,7 @@ async def http_side(
     parts = Parts(
         supervisor=supervisor,  # type: ignore[arg-type]
         keys=ring,
-        guard=HostGuard(host=host, allowed=allowed_hosts, has_keys=not ring.is_empty),
+        guard=HostGuard(host=host, allowed=allowed_hosts, has_keys=not ring.is_empty, cors=Cors(chosen.cors_origins)),
         body_memory=BodyMemory(max_body_memory),
         metrics=RouterMetrics(),
     )
@@ -96,11 +99,16 @@ async def http_side(
         metrics=parts.metrics,
         keys=ring,
         guard=parts.guard,
+        cors=Cors(chosen.cors_origins),
         body_memory=parts.body_memory,
+        conversations=make_conversations(chosen),
         reloader=reloader,
+        store=store,
         started_at=STARTED_AT,
     )
-    client: TestClient[Any, Any] = TestClient(TestServer(make_app(services)))
+    server = TestServer(make_app(services))
+    await server.start_server(auto_decompress=False)  # as `make_runner` has it
+    client: TestClient[Any, Any] = TestClient(server)
     await client.start_server()
     try:
         yield HttpSide(client, supervisor, worker, services.metrics, services.body_memory, reloader, folder)

@@ -21,7 +21,7 @@ Distribution = npt.NDArray[np.float64]
 class Chain:
     """The samplers that llama-server would set up for these parameters. A context manager.
 
-    `vocab` and `breakers` are for DRY: a vocabulary of llama.cpp, and the texts that end repetitions.
+    `vocab` is for DRY and infill: a vocabulary of llama.cpp; `breakers` are the texts that end repetitions.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class Chain:
             SamplerKind.TEMPERATURE: lambda: lib.llama_sampler_init_temp_ext(
                 params.temperature, params.dynatemp_range, params.dynatemp_exponent
             ),
+            SamplerKind.INFILL: lambda: lib.llama_sampler_init_infill(self._vocab),
         }
 
     def _window(self, last_n: int) -> int:

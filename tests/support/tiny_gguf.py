@@ -27,6 +27,8 @@ THINK, THINK_END = "<think>", "</think>"
 
 CONTROL_TEXTS = (BOS, EOS, IM_START, IM_END)
 """Tokens of the control type: `parse_special` alone turns these texts into one token."""
+FIM_TEXTS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+"""Tokens for filling in the middle, of the control type; llama.cpp knows them by these texts."""
 USER_DEFINED_TEXTS = (THINK, THINK_END)
 """Tokens that llama.cpp always finds in a text, special parsing or not."""
 
@@ -82,13 +84,14 @@ def write_tiny_llama(
     add_bos: bool = True,
     name: str = "tiny llama",
     pooling: gguf.PoolingType | None = None,
+    has_fim: bool = False,
 ) -> TinyModel:
     """Write a model of the `llama` architecture to `path`.
 
     `sampling` holds `general.sampling.*` keys without that prefix, such as `temp` or `top_k`. KV caches of type
     q8_0 need `embedding / heads` to be a multiple of 32.
     """
-    pieces = _VOCABULARIES[vocab]()
+    pieces = _with_fim(_VOCABULARIES[vocab]()) if has_fim else _VOCABULARIES[vocab]()
     writer = _begin(
         path,
         "llama",
@@ -231,6 +234,16 @@ def _bpe() -> _Vocabulary:
         types=(*(type_ for _, type_ in special), *(TokenType.NORMAL for _ in pieces)),
         scores=(),
         merges=tuple(merges.values()),
+    )
+
+
+def _with_fim(plain: _Vocabulary) -> _Vocabulary:
+    num = len(FIM_TEXTS)
+    return _Vocabulary(
+        (*plain.tokens, *FIM_TEXTS),
+        (*plain.types, *[TokenType.CONTROL] * num),
+        (*plain.scores, *[0.0] * num) if plain.scores else (),
+        plain.merges,
     )
 
 

@@ -295,6 +295,16 @@ async def test_the_template_of_the_launch_spec_replaces_the_files_own(tiny: Path
         assert "mine" in (await worker.refusal()).message
 
 
+async def test_requests_bring_templates_only_where_the_launch_spec_allows_it(tiny: Path) -> None:
+    source = "{{ raise_exception('theirs') }}"
+    async with start(tiny) as worker:
+        await worker.ready()
+        assert "allow_request_templates" in (await worker.refusal(chat_template=source)).message
+    async with start(tiny, allow_request_templates=True) as worker:
+        await worker.ready()
+        assert (await worker.refusal(chat_template=source)).message == "theirs"
+
+
 async def test_the_log_holds_no_prompt(tiny: Path) -> None:
     async with start(tiny, log_level="DEBUG") as worker:
         await worker.ready()

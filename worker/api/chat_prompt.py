@@ -18,6 +18,9 @@ from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
     from worker.chat.template import ChatTemplate, Segment
 
+MAX_REQUEST_TEMPLATE_CHARS = 64 * 1024
+"""To compile so much takes a second or two; the largest templates of models have 40 thousand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -33,6 +36,10 @@ class Conversation:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """The template's own variables; they replace those that models.yaml sets."""
     reasoning_effort: str | None = None
+    effort_param: str = "reasoning_effort"
+    """The field that it came in."""
+    template: str | None = None
+    """Source of a template that the request brings; None = the model's own."""
     param: str = "messages"
     """The field that the messages came in."""
 
@@ -58,9 +65,9 @@ def continues_last(
 
 def render(model: ServedModel, conversation: Conversation, envelope: Envelope) -> list[Segment]:
     """Return the prompt's text. Raises: RequestError, with the template's own message where there is one."""
-    template = _template_of(model)
     kwargs = _template_kwargs(model, conversation)
     with model.template_lock:
+        template = _template_of(model) if conversation.template is None else _compiled(model, conversation.template)
         return template.render(
             conversation.messages,
             # Templates may print a date: the router's, so that another worker would print the same.
@@ -83,6 +90,38 @@ def chat_tokens(model: ServedModel, conversation: Conversation, envelope: Envelo
     return tokens
 
 
+def _compiled(model: ServedModel, source: str) -> ChatTemplate:
+    """Return the template that the request brings. Raises: RequestError: it is not allowed, or the line that is wrong.
+
+    It is compiled for this request alone, and all that it does together may cost what one rendering may.
+    """
+    if not model.allows_request_templates:
+        raise UnsupportedParameter(
+            f"'chat_template' in requests is not allowed for model '{model.name}'. Leave the field out; whoever runs "
+            "the server may set `allow_request_templates: true` for this model in models.yaml.",
+            param="chat_template",
+        )
+    if len(source) > MAX_REQUEST_TEMPLATE_CHARS:
+        raise RequestError(
+            f"'chat_template' has {len(source)} characters, but at most {MAX_REQUEST_TEMPLATE_CHARS} are allowed.",
+            param="chat_template",
+        )
+    from worker.chat.limits import Budget
+    from worker.chat.template import ChatTemplate, TemplateError
+
+    vocabulary = model.vocabulary
+    try:
+        return ChatTemplate(
+            source,
+            bos_text=vocabulary.bos_text,
+            eos_text=vocabulary.eos_text,
+            control_texts=vocabulary.control_texts,
+            budget=Budget(),
+        )
+    except TemplateError as error:
+        raise RequestError(f"'chat_template' cannot be used. {error.message}", param="chat_template") from None
+
+
 def _template_of(model: ServedModel) -> ChatTemplate:
     if model.template is not None:
         return model.template
@@ -100,11 +139,12 @@ def _template_of(model: ServedModel) -> ChatTemplate:
 def _template_kwargs(model: ServedModel, conversation: Conversation) -> dict[str, Any]:
     kwargs = {**model.template_kwargs, **conversation.kwargs}
     if conversation.reasoning_effort is not None:
-        if "reasoning_effort" not in model.template_source:
+        source = model.template_source if conversation.template is None else conversation.template
+        if "reasoning_effort" not in source:
             raise UnsupportedParameter(
-                f"'reasoning_effort' has no effect on model '{model.name}': its chat template does not know it. "
-                "Leave the field out.",
-                param="reasoning_effort",
+                f"'{conversation.effort_param}' has no effect on model '{model.name}': its chat template does not know "
+                "it. Leave the field out.",
+                param=conversation.effort_param,
             )
         kwargs["reasoning_effort"] = conversation.reasoning_effort
     return kwargs

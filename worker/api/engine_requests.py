@@ -13,6 +13,7 @@ from worker.api.prompt import check_length
 from worker.api.sampling_fields import SamplingFields
 from worker.api.served import Envelope, ServedModel
 from worker.engine.request import GenerationRequest
+from worker.errors import RequestError
 
 Tokens = tuple[int, ...]
 
@@ -36,6 +37,7 @@ def make_requests(
     is_post_sampling = fields.wants_post_sampling(num_logprobs)
     adapters = choose_adapters(model.loras, fields.lora, envelope.loras)
     sampling = fields.sampling(model.vocabulary, fallback_seed=envelope.seed)
+    slot = _wanted_slot(fields.id_slot, model.engine.facts.slots)
     requests: list[GenerationRequest] = []
     for prompt in prompts:
         room = check_length(prompt, context=model.context, param=param)
@@ -53,7 +55,23 @@ def make_requests(
             adapters=adapters,
             itl_target_ms=fields.itl_target_ms,
             reproducible=bool(fields.reproducible),
+            min_tokens=fields.min_tokens or 0,
+            slot=slot,
+            wants_progress=bool(fields.return_progress),
+            wants_timings=bool(fields.timings_per_token),
         )
         for _ in range(num_choices):
             requests.append(replace(request, sampling=replace(sampling, choice=len(requests))))
     return tuple(requests)
+
+
+def _wanted_slot(id_slot: int | None, num_slots: int) -> int | None:
+    """Return the slot that a request asks for; None = any."""
+    if id_slot is None or id_slot == -1:
+        return None
+    if id_slot >= num_slots:
+        raise RequestError(
+            f"'id_slot' is {id_slot}, but this model has the slots 0 to {num_slots - 1}. Use -1 for any of them.",
+            param="id_slot",
+        )
+    return id_slot

@@ -18,13 +18,18 @@ F = TypeVar("F", bound="Fields")
 
 
 def _whole(value: Any) -> Any:
-    """Return 5 for 5.0: some languages have only one kind of number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    """Return 5 for 5.0: some languages have only one kind of number. 1e300 counts nothing and stays as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
 def wrong(message: str) -> PydanticCustomError:
     """Return the error that a validator raises to have `message` shown as it is."""
     return PydanticCustomError("wrong", "{message}", {"message": message})
+
+
+def unsupported(message: str) -> PydanticCustomError:
+    """Return the error that a validator raises for a value that cannot be honoured: "... is 5, which `message`"."""
+    return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

@@ -7,33 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, assert_never
+from typing import Annotated, Any, assert_never
 
 import orjson
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
 from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields
+from worker.api.json_schemas import MESSAGES
 from worker.api.logprobs import MAX_TOP, Shape, chat_logprobs
 from worker.api.openai_fields import GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
 from worker.api.refusals import CHAT, refuse_unsupported
-from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
+from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ReadyJob, ServedModel, fingerprint
 from worker.api.usage import Totals
+from worker.engine.request import PrefillProgress
 from worker.errors import RequestError, UnsupportedParameter
 
 
 class ChatFields(GenerationFields):
     """The body of a chat request."""
 
-    messages: list[Any] = Field(description="a list of messages")
+    messages: Annotated[list[Any], WithJsonSchema(MESSAGES)] = Field(description="a list of messages")
     tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
     tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
     parallel_tool_calls: bool | None = Field(None, description="true or false")
     reasoning_effort: str | None = Field(None, description="a string")
+    chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
     add_generation_prompt: bool | None = Field(None, description="true or false")
     logprobs: bool | None = Field(None, description="true or false")
@@ -58,10 +61,33 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
     )
-    head = Head(f"chatcmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(model.engine.facts))
+    head = Head(
+        f"chatcmpl-{envelope.request_id}",
+        envelope.created,
+        model.name,
+        fingerprint(model.engine.facts),
+        fields.seed_of(envelope.seed),
+    )
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ChatFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
-    return Job(requests, fields.num_choices, fields.stop, bool(fields.stream), formatter)
+    return Job(
+        requests,
+        fields.num_choices,
+        fields.stop,
+        bool(fields.stream),
+        formatter,
+        max_predict_s=fields.max_predict_s,
+    )
+
+
+def read_chat_count(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
+    """Return the number of tokens that the prompt of such a request has. Raises: RequestError that names the field."""
+    raw = read_object(body)
+    refuse_unsupported(raw, CHAT)
+    fields = read_fields(ChatFields, raw)
+    _refuse_tools(fields)
+    num_tokens = len(chat_tokens(model, _conversation(fields), envelope))
+    return ReadyJob(orjson.dumps({"object": "response.input_tokens", "input_tokens": num_tokens}), num_tokens)
 
 
 def _conversation(fields: ChatFields) -> Conversation:
@@ -75,6 +101,7 @@ def _conversation(fields: ChatFields) -> Conversation:
         ),
         kwargs=fields.chat_template_kwargs or {},
         reasoning_effort=fields.reasoning_effort,
+        template=fields.chat_template,
     )
 
 
@@ -122,11 +149,15 @@ class ChatFormatter(Formatter):
         """Return the chunk that names the role."""
         return self._chunks.chunk(_chunk(choice, {"role": "assistant", "content": "", "refusal": None}))
 
+    def progress(self, choice: int, progress: PrefillProgress) -> bytes:
+        """Return the chunk that tells how far the prompt is."""
+        return self._chunks.progress(_chunk(choice, {}), progress)
+
     def piece(self, choice: int, piece: Piece) -> bytes:
         """Return one more piece of the message."""
-        if not isinstance(piece.delta, TextDelta) or self._logprobs is not None:
+        if not isinstance(piece.delta, TextDelta) or self._logprobs is not None or piece.totals is not None:
             logprobs = self._logprobs(piece.picks) if self._logprobs is not None else None
-            return self._chunks.chunk(_chunk(choice, _delta(piece.delta), logprobs))
+            return self._chunks.chunk(_chunk(choice, _delta(piece.delta), logprobs), piece.totals)
         if choice not in self._affixes:
             before = b'{"index":%d,"delta":{"content":' % choice
             self._affixes[choice] = self._chunks.affixes(before, b'},"logprobs":null,"finish_reason":null}')

@@ -1,22 +1,24 @@
 """OpenAI's `/v1/completions`: raw prompts in, text out.
 
 A raw prompt is its author's own responsibility: special tokens written in it count as such, as in the peers. Token
-ids are taken exactly as they come, without a BOS.
+ids are taken exactly as they come, without a BOS. With a `suffix` the prompt is the text before a gap, and plain text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
 from worker.api.deltas import text_of
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields, wrong
+from worker.api.fim_prompt import Gap, fim_prompt
+from worker.api.json_schemas import texts_or_tokens
 from worker.api.logprobs import MAX_TOP, Shape, completion_logprobs
 from worker.api.openai_fields import MAX_CHOICES, GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
@@ -24,8 +26,8 @@ from worker.api.prompt import check_text_length, tokens_of_raw_prompt
 from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
 from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
 from worker.api.usage import Totals
-from worker.engine.request import FinishReason
-from worker.errors import RequestError
+from worker.engine.request import FinishReason, PrefillProgress
+from worker.errors import RequestError, UnsupportedParameter
 
 MAX_ALL_CHOICES = 256
 """Prompts times `n` of one request: each is a sequence of its own in the engine's queue."""
@@ -36,8 +38,13 @@ Prompt = str | tuple[int, ...]
 class CompletionFields(GenerationFields):
     """The body of a completion request."""
 
-    prompt: tuple[Prompt, ...]
+    prompt: Annotated[tuple[Prompt, ...], WithJsonSchema(texts_or_tokens(maxItems=MAX_ALL_CHOICES))] = Field(
+        description="text, a list of texts, a list of token ids, or a list of such lists"
+    )
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP, description=f"an integer from 0 to {MAX_TOP}")
+    suffix: str | None = Field(None, description="a string")
+    echo: bool | None = Field(None, description="true or false")
+    best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -80,6 +87,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
+    _check_combinations(fields)
     num_all = len(fields.prompt) * fields.num_choices
     if num_all > max(MAX_ALL_CHOICES, MAX_CHOICES):
         raise RequestError(
@@ -90,20 +98,68 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         model,
         envelope,
         fields,
-        [_tokens(model, prompt) for prompt in fields.prompt],
+        [_tokens(model, prompt, fields) for prompt in fields.prompt],
         param="prompt",
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.logprobs,
     )
-    head = Head(f"cmpl-{envelope.request_id}", envelope.created, model.name, fingerprint(model.engine.facts))
+    head = Head(
+        f"cmpl-{envelope.request_id}",
+        envelope.created,
+        model.name,
+        fingerprint(model.engine.facts),
+        fields.seed_of(envelope.seed),
+    )
     shape = None if fields.logprobs is None else partial(completion_logprobs, model.vocabulary)
-    formatter = CompletionFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
-    return Job(requests, fields.num_choices, fields.stop, bool(fields.stream), formatter)
+    echoes = [_text(model, prompt) for prompt in fields.prompt for _ in range(fields.num_choices)]
+    formatter = CompletionFormatter(
+        head, includes_usage=fields.includes_usage, logprobs=shape, echoes=echoes if fields.echo else ()
+    )
+    return Job(
+        requests,
+        fields.num_choices,
+        fields.stop,
+        bool(fields.stream),
+        formatter,
+        max_predict_s=fields.max_predict_s,
+    )
 
 
-def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
+def _check_combinations(fields: CompletionFields) -> None:
+    """Return if the fields go together. Raises: RequestError that names one of them."""
+    if fields.echo and fields.logprobs is not None:
+        raise UnsupportedParameter(
+            "'echo' together with 'logprobs' asks for log-probabilities of the prompt, which are not available in this "
+            "release. Leave one of the two out.",
+            param="echo",
+        )
+    if fields.best_of is not None and fields.best_of < fields.num_choices:
+        raise RequestError(
+            f"'best_of' is {fields.best_of}, but it must be at least 'n', which is {fields.num_choices}.",
+            param="best_of",
+        )
+    if fields.best_of is not None and fields.best_of > fields.num_choices:
+        raise UnsupportedParameter(
+            f"'best_of' is {fields.best_of} and 'n' is {fields.num_choices}, but choosing among more answers than are "
+            "returned is not available in this release. Leave 'best_of' out, or set 'n' to the same number.",
+            param="best_of",
+        )
+
+
+def _text(model: ServedModel, prompt: Prompt) -> str:
+    """Return the prompt as it is echoed."""
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(model.vocabulary.piece(token, special=True) for token in prompt).decode("utf-8", "replace")
+
+
+def _tokens(model: ServedModel, prompt: Prompt, fields: CompletionFields) -> tuple[int, ...]:
     vocabulary = model.vocabulary
+    if fields.suffix:
+        if not isinstance(prompt, str):
+            raise RequestError("'suffix' needs a 'prompt' that is text, not token ids.", param="suffix")
+        return fim_prompt(model, Gap(prompt, fields.suffix)).tokens
     if isinstance(prompt, str):
         check_text_length(len(prompt), context=model.context, param="prompt")
         tokens = tuple(tokens_of_raw_prompt(vocabulary, prompt))
@@ -120,19 +176,32 @@ def _tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
 
 
 class CompletionFormatter(Formatter):
-    """Replies of kind `text_completion`, streamed or whole. A completion has no opening."""
+    """Replies of kind `text_completion`, streamed or whole."""
 
-    def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
+    def __init__(
+        self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None, echoes: Sequence[str] = ()
+    ) -> None:
         self._head = head
         self._logprobs = logprobs
+        self._echoes = echoes
+        """What stands in front of each choice; empty = nothing is echoed."""
         self._chunks = ChunkStream(head, "text_completion", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
+
+    def first(self, choice: int, totals: Totals) -> bytes:
+        """Return the prompt where it is echoed; a completion has no other opening."""
+        return self._chunks.chunk(_choice(choice, self._echoes[choice], None)) if self._echoes else b""
+
+    def progress(self, choice: int, progress: PrefillProgress) -> bytes:
+        """Return the chunk that tells how far the prompt is."""
+        return self._chunks.progress(_choice(choice, "", None), progress)
 
     def piece(self, choice: int, piece: Piece) -> bytes:
         """Return one more piece of text."""
         text = text_of([piece.delta])
-        if self._logprobs is not None:
-            return self._chunks.chunk(_choice(choice, text, self._logprobs(piece.picks)))
+        if self._logprobs is not None or piece.totals is not None:
+            logprobs = self._logprobs(piece.picks) if self._logprobs is not None else None
+            return self._chunks.chunk(_choice(choice, text, logprobs), piece.totals)
         if choice not in self._affixes:
             after = b',"index":%d,"logprobs":null,"finish_reason":null}' % choice
             self._affixes[choice] = self._chunks.affixes(b'{"text":', after)
@@ -150,8 +219,14 @@ class CompletionFormatter(Formatter):
 
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the reply in one piece."""
+        echoes = self._echoes or [""] * len(answers)
         choices = [
-            _choice(index, one.text, self._logprobs(one.ending.picks) if self._logprobs else None, one.ending.finish)
+            _choice(
+                index,
+                echoes[index] + one.text,
+                self._logprobs(one.ending.picks) if self._logprobs else None,
+                one.ending.finish,
+            )
             for index, one in enumerate(answers)
         ]
         return whole_reply(self._head, "text_completion", choices, totals)

@@ -6,13 +6,14 @@ Texts of control tokens in an input stay plain text. Token ids are taken exactly
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
 from worker.api.fields import Fields, Whole, read_fields, wrong
+from worker.api.json_schemas import texts_or_tokens
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_chars, check_tokens
 from worker.api.refusals import EMBEDDINGS, refuse_unsupported, show
@@ -29,7 +30,9 @@ _ALLOWED = "a string, a list of strings, a list of token ids or a list of such l
 class EmbeddingFields(Fields):
     """The body of an embeddings request."""
 
-    input: tuple[Input, ...] = Field(description=_ALLOWED)
+    input: Annotated[tuple[Input, ...], WithJsonSchema(texts_or_tokens(maxItems=MAX_TEXTS))] = Field(
+        description=_ALLOWED
+    )
     encoding_format: Literal["float", "base64"] | None = Field(None, description='"float" or "base64"')
     dimensions: Whole | None = Field(None, ge=1, description="an integer of at least 1")
     user: str | None = Field(None, description="a string")

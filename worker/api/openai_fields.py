@@ -6,12 +6,13 @@ Must not know messages, prompts or replies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from worker.api.fields import Fields, Whole
+from worker.api.json_schemas import NULL, any_of
 from worker.api.sampling_fields import SamplingFields
 
 MAX_CHOICES = 16
@@ -21,7 +22,9 @@ class StreamOptions(Fields):
     """`stream_options`."""
 
     include_usage: bool | None = Field(None, description="true or false")
-    include_obfuscation: bool | None = Field(None, description="true or false")
+    include_obfuscation: Annotated[bool | None, WithJsonSchema({"enum": [False, None]})] = Field(
+        None, description="true or false"
+    )
 
     @field_validator("include_obfuscation")
     @classmethod
@@ -39,7 +42,9 @@ class GenerationFields(SamplingFields):
     n: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
     max_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
     max_completion_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
-    n_predict: Whole | None = Field(None, ge=-1, description="an integer of at least 1, or -1 for no limit")
+    n_predict: Annotated[
+        Whole | None, WithJsonSchema(any_of({"type": "integer", "minimum": 1}, {"const": -1}, NULL))
+    ] = Field(None, ge=-1, description="an integer of at least 1, or -1 for no limit")
 
     @field_validator("n_predict")
     @classmethod
@@ -70,6 +75,12 @@ class GenerationFields(SamplingFields):
     def num_choices(self) -> int:
         """Answers to one prompt."""
         return self.n or 1
+
+    def seed_of(self, fallback: int) -> int:
+        """Return the seed that is told: what the request says, else the router's choice."""
+        if self.seed is None or self.seed == -1:
+            return fallback
+        return self.seed if -(2**63) <= self.seed < 2**64 else self.seed % 2**64  # JSON has no longer numbers here
 
     @property
     def includes_usage(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from worker.api.usage import Totals
-from worker.engine.request import FinishReason
+from worker.api.usage import Totals, prompt_progress
+from worker.engine.request import FinishReason, PrefillProgress
 
 DONE = b"data: [DONE]\n\n"
 
@@ -25,6 +25,8 @@ class Head:
     created: int
     model: str
     fingerprint: str
+    seed: int
+    """Of the random numbers; it stands beside the timings, so that an answer can be had again."""
 
     def fields(self, object_: str) -> dict[str, Any]:
         """Return them for an object of this kind."""
@@ -41,6 +43,7 @@ class ChunkStream:
     """The server-sent events of one reply."""
 
     def __init__(self, head: Head, object_: str, *, includes_usage: bool) -> None:
+        self._seed = head.seed
         self._start = b"data: " + orjson.dumps(head.fields(object_))[:-1] + b',"choices":['
         self._includes_usage = includes_usage
         self._end = b'],"usage":null' if includes_usage else b"]"
@@ -49,28 +52,37 @@ class ChunkStream:
         """Return what goes before and after the JSON text of a choice that reads `before` text `after`."""
         return self._start + before, after + self._end + b"}\n\n"
 
-    def chunk(self, choice: dict[str, Any]) -> bytes:
-        """Return the event for one choice."""
-        return self._start + orjson.dumps(choice) + self._end + b"}\n\n"
+    def chunk(self, choice: dict[str, Any], totals: Totals | None = None) -> bytes:
+        """Return the event for one choice, with the timings so far if there are `totals`."""
+        timings = {} if totals is None else {"timings": totals.timings}
+        return self._event(choice, timings)
+
+    def progress(self, choice: dict[str, Any], progress: PrefillProgress) -> bytes:
+        """Return the event that tells how far a prompt is, under llama-server's names."""
+        return self._event(choice, {"prompt_progress": prompt_progress(progress)})
 
     def last_chunk(self, choice: dict[str, Any], totals: Totals | None) -> bytes:
-        """Return the event that closes a choice; it carries the timings unless a usage chunk follows."""
+        """Return the event that closes a choice; the last one has timings and seed unless a usage chunk follows."""
         if totals is None or self._includes_usage:
-            return self.chunk(choice)
-        timings = b',"timings":' + orjson.dumps(totals.timings)
-        return self._start + orjson.dumps(choice) + self._end + timings + b"}\n\n"
+            return self._event(choice, {})
+        return self._event(choice, {"seed": self._seed, "timings": totals.timings})
+
+    def _event(self, choice: dict[str, Any], beside: dict[str, Any]) -> bytes:
+        tail = b"," + orjson.dumps(beside)[1:] if beside else b"}"
+        return self._start + orjson.dumps(choice) + self._end + tail + b"\n\n"
 
     def closing(self, totals: Totals) -> bytes:
         """Return the events that end the stream."""
         if not self._includes_usage:
             return DONE
-        usage = orjson.dumps({"usage": totals.usage, "timings": totals.timings})
+        usage = orjson.dumps({"usage": totals.usage, "seed": self._seed, "timings": totals.timings})
         return self._start + b"]," + usage[1:] + b"\n\n" + DONE
 
 
 def whole_reply(head: Head, object_: str, choices: Sequence[dict[str, Any]], totals: Totals) -> bytes:
     """Return the JSON of a reply that is not streamed."""
-    return orjson.dumps(head.fields(object_) | {"choices": choices, "usage": totals.usage, "timings": totals.timings})
+    rest = {"choices": choices, "usage": totals.usage, "seed": head.seed, "timings": totals.timings}
+    return orjson.dumps(head.fields(object_) | rest)
 
 
 def finish_reason(finish: FinishReason) -> str:

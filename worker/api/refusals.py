@@ -1,4 +1,4 @@
-"""The fields that OpenAI, llama-server or their clients know and this release does not honour.
+"""The fields that OpenAI, llama-server, Ollama or their clients know and this release does not honour.
 
 Owns one table: field -> which values promise nothing. Any other value is refused, so that a reply never breaks
 a promise silently. Fields that are in no table are ignored, as clients add extras of their own.
@@ -6,10 +6,9 @@ a promise silently. Fields that are in no table are ignored, as clients add extr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import orjson
 
 from worker.errors import UnsupportedParameter
 
@@ -21,7 +20,7 @@ def show(value: object) -> str:
     if isinstance(value, dict | list):
         kind = "object" if isinstance(value, dict) else "list"
         return f"an empty {kind}" if not value else f"{'an' if kind == 'object' else 'a'} {kind}"
-    text = orjson.dumps(value[:60] if isinstance(value, str) else value).decode()
+    text = json.dumps(value[:60] if isinstance(value, str) else value, ensure_ascii=False)  # integers of any size
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -40,10 +39,6 @@ def _is_empty(value: Any) -> bool:
 
 def _is_plain_text(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text" and len(value) == 1
-
-
-def _is_off(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value <= 0
 
 
 BOTH: dict[str, IsHarmless] = {
@@ -69,16 +64,12 @@ BOTH: dict[str, IsHarmless] = {
     "backend_sampling": _among(False),
     "reasoning_budget_tokens": _among(-1),
     "thinking_budget_tokens": _among(-1),
-    "id_slot": _among(-1),
     "n_keep": _among(0),
     "n_discard": _among(0),
     "n_indent": _among(0),
     "n_probs": _among(0),
     "response_fields": _is_empty,
-    "return_progress": _among(False),
     "return_tokens": _among(False),
-    "t_max_predict_ms": _is_off,
-    "timings_per_token": _among(False),
     # other servers
     "allowed_token_ids": _is_empty,
     "bad_words": _is_empty,
@@ -89,7 +80,6 @@ BOTH: dict[str, IsHarmless] = {
     "include_stop_str_in_output": _among(False),
     "length_penalty": _among(1),
     "logits_processors": _is_empty,
-    "min_tokens": _among(0),
     "prompt_logprobs": _among(False),
     "skip_special_tokens": _among(True),
     "stop_token_ids": _is_empty,
@@ -108,7 +98,6 @@ CHAT: Mapping[str, IsHarmless] = BOTH | {
     "function_call": _among("none", "auto"),
     "modalities": _among(["text"]),
     "verbosity": _among("medium"),
-    "chat_template": _never,
     "documents": _is_empty,
     "reasoning_format": _among("none", "auto"),
     "reasoning_budget": _among(-1),
@@ -116,9 +105,6 @@ CHAT: Mapping[str, IsHarmless] = BOTH | {
 }
 
 COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
-    "best_of": _among(1),
-    "echo": _among(False),
-    "suffix": _among(""),
     "input_extra": _is_empty,
 }
 
@@ -143,6 +129,44 @@ EMBEDDINGS: Mapping[str, IsHarmless] = {
     "truncate_prompt_tokens": _never,
 }
 
+LLAMA: Mapping[str, IsHarmless] = {
+    "grammar": _is_empty,
+    "grammar_lazy": _among(False),
+    "grammar_triggers": _is_empty,
+    "preserved_tokens": _is_empty,
+    "json_schema": _never,
+    "response_format": _is_plain_text,
+    "speculative.n_max": _never,
+    "speculative.n_min": _never,
+    "speculative.p_min": _never,
+    "backend_sampling": _among(False),
+    "max_completion_tokens": _never,
+    "n_cache_reuse": _among(0),
+    "n_discard": _among(0),
+    "image_data": _is_empty,
+    "logprobs": _among(0, False),
+    "messages": _never,
+    "sse_ping_interval": _never,
+}
+
+LLAMA_EMBEDDING: Mapping[str, IsHarmless] = {
+    "stream": _among(False),
+    "dimensions": _never,
+    "encoding_format": _among("float"),
+    "image_data": _is_empty,
+    "lora": _is_empty,
+}
+
+APPLY_TEMPLATE: Mapping[str, IsHarmless] = {
+    "stream": _among(False),
+    "documents": _is_empty,
+    "functions": _is_empty,
+    "grammar": _is_empty,
+    "json_schema": _never,
+    "reasoning_format": _among("none", "auto"),
+    "response_format": _is_plain_text,
+}
+
 RERANK: Mapping[str, IsHarmless] = {
     "stream": _among(False),
     "instruction": _is_empty,
@@ -157,13 +181,51 @@ RERANK: Mapping[str, IsHarmless] = {
     "truncate_prompt_tokens": _never,
 }
 
+OLLAMA: dict[str, IsHarmless] = {
+    "format": _is_empty,
+    "template": _among(""),
+    "shift": _among(False),
+}
+OLLAMA_GENERATE: Mapping[str, IsHarmless] = OLLAMA | {
+    "width": _among(0),
+    "height": _among(0),
+    "steps": _among(0),
+}
+OLLAMA_CHAT: Mapping[str, IsHarmless] = OLLAMA | {
+    "tools": _is_empty,
+}
+OLLAMA_OPTIONS: Mapping[str, IsHarmless] = {
+    "n": _among(1),
+    "penalize_newline": _among(True),
+    "tfs_z": _among(1),
+    "embedding_only": _among(False),
+    "logits_all": _among(False),
+    "vocab_only": _among(False),
+    "num_gqa": _among(0, 1),
+    "rope_frequency_base": _among(0),
+    "rope_frequency_scale": _among(0, 1),
+    "return_progress": _among(False),
+    "timings_per_token": _among(False),
+}
+OLLAMA_HINTS: Mapping[str, str] = {
+    "template": "Ollama's templates are written for another program: set `chat_template` of this model in models.yaml, "
+    "or send a prompt that you have formatted yourself with 'raw'.",
+    "shift": 'An answer ends with `done_reason` "length" when the context is full: shorten the conversation then.',
+    "rope_frequency_base": "Set `rope_freq_base` of this model in models.yaml instead.",
+    "rope_frequency_scale": "Set `rope_scale` of this model in models.yaml instead.",
+}
+
 HINTS: Mapping[str, str] = {
     "speculative.n_max": "Set `draft_max` of this model in models.yaml instead.",
     "n_cmpl": "Use 'n' instead.",
-    "chat_template": "Set `chat_template` of this model in models.yaml instead.",
     "n_probs": "Use 'logprobs' instead.",
     "stop_token_ids": "Use 'stop' instead.",
     "content": "Use 'input' instead.",
+    "max_completion_tokens": "Use 'n_predict' instead.",
+    "logprobs": "Use 'n_probs' instead.",
+    "messages": "Use POST /v1/chat/completions, or POST /apply-template to make a prompt of them.",
+    "n_cache_reuse": "Beginnings that prompts share are used again without it.",
+    "sse_ping_interval": "Set CORRAL_PING_INTERVAL_S of the server instead.",
     "output_dimension": "Use 'dimensions' instead.",
     "prompt_name": "Write the prompt in front of each text.",
     "instruction": "Write it in front of each text.",
@@ -173,7 +235,9 @@ HINTS: Mapping[str, str] = {
 }
 
 
-def refuse_unsupported(body: Mapping[str, Any], table: Mapping[str, IsHarmless]) -> None:
+def refuse_unsupported(
+    body: Mapping[str, Any], table: Mapping[str, IsHarmless], hints: Mapping[str, str] = HINTS
+) -> None:
     """Return when no field of `body` asks for something that this release lacks.
 
     Raises: UnsupportedParameter for the first field that does. Null never does.
@@ -182,7 +246,7 @@ def refuse_unsupported(body: Mapping[str, Any], table: Mapping[str, IsHarmless])
         is_harmless = table.get(name)
         if is_harmless is None or value is None or is_harmless(value):
             continue
-        hint = HINTS.get(name, "Leave the field out.")
+        hint = hints.get(name, "Leave the field out.")
         raise UnsupportedParameter(
             f"'{name}' is {show(value)}, which is not available in this release. {hint}", param=name
         )

@@ -6,13 +6,14 @@ Scores are what the model's head says, as llama-server shows them; many models m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
 from worker.api.fields import Fields, Whole, read_fields, wrong
+from worker.api.json_schemas import TEXT, any_of, list_of, object_of
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_rank, check_chars, check_tokens
 from worker.api.refusals import RERANK, refuse_unsupported, show
@@ -27,7 +28,10 @@ class RerankFields(Fields):
     """The body of a rerank request."""
 
     query: str = Field(min_length=1, description="a string that is not empty")
-    documents: tuple[str, ...] = Field(description=_ALLOWED)
+    documents: Annotated[
+        tuple[str, ...],
+        WithJsonSchema(list_of(any_of(TEXT, object_of(("text",), text=TEXT)), minItems=1, maxItems=MAX_TEXTS)),
+    ] = Field(description=_ALLOWED)
     top_n: Whole | None = Field(None, ge=1, description="an integer of at least 1")
     return_documents: bool | None = Field(None, description="true or false")
 

@@ -23,6 +23,7 @@ _LETTERS: Mapping[str, SamplerKind] = {
     "m": SamplerKind.MIN_P,
     "x": SamplerKind.XTC,
     "t": SamplerKind.TEMPERATURE,
+    "i": SamplerKind.INFILL,
     "a": SamplerKind.ADAPTIVE_P,
 }
 

@@ -5,25 +5,25 @@ Owns their types and ranges, and what they mean for the engine. Must not know me
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.fields import Fields, Whole, wrong
-from worker.api.loras import AskedLora, read_loras
+from worker.api.json_schemas import NULL, TEXT, any_of, list_of, object_of
+from worker.api.logit_bias import MAX_BIASES, MAX_TEXT_CHARS, Bias, read_biases, resolve_biases
+from worker.api.loras import MAX_ASKED, MAX_SCALE, AskedLora, read_loras
 from worker.api.ports import Vocabulary
 from worker.api.refusals import show
-from worker.api.samplers import read_samplers
+from worker.api.samplers import MAX_SAMPLERS, read_samplers
 from worker.engine.request import SamplerKind, SamplingParams
 from worker.engine.sampling_dry import DEFAULT_BREAKERS, MAX_BREAKER_BYTES, find_breakers
 from worker.errors import RequestError
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 500
-MAX_BIASES = 1024
 MAX_BREAKERS = 32
 
 _SAMPLING_FIELDS = (
@@ -58,11 +58,29 @@ _SAMPLING_FIELDS = (
 
 _OTHER_NAMES = {"typ_p": "typical_p", "repetition_penalty": "repeat_penalty"}
 
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_BREAKER = {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER_BYTES}
+_BIAS = any_of({"type": "number", "minimum": -100, "maximum": 100}, {"const": False})
+_BIASED = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT_CHARS}
+_BIAS_PAIR = {
+    "type": "array",
+    "prefixItems": [any_of({"type": "integer"}, _BIASED), _BIAS],
+    "minItems": 2,
+    "maxItems": 2,
+}
+_SCALE = {"type": "number", "minimum": -MAX_SCALE, "maximum": MAX_SCALE}
+_LORA = any_of(
+    object_of(("id",), id={"type": "integer", "minimum": 0}, scale=_SCALE),
+    object_of(("name",), name=TEXT, scale=_SCALE),
+)
+
 
 class SamplingFields(Fields):
     """How tokens are picked, and what else the engine does for a request. None = not said."""
 
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], WithJsonSchema(any_of(_STOP, list_of(_STOP, maxItems=MAX_STOP_STRINGS), NULL))] = (
+        Field((), description=f"text, or a list of up to {MAX_STOP_STRINGS} texts of up to {MAX_STOP_CHARS} characters")
+    )
     seed: Whole | None = Field(None, description="an integer")
     temperature: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1000000")
     top_k: Whole | None = Field(None, ge=-1, description="an integer of at least 0, or -1 for off")
@@ -87,7 +105,9 @@ class SamplingFields(Fields):
     dry_penalty_last_n: Whole | None = Field(
         None, ge=-1, description="an integer of at least 0, or -1 for the whole context"
     )
-    dry_sequence_breakers: tuple[str, ...] | None = None
+    dry_sequence_breakers: Annotated[
+        tuple[str, ...] | None, WithJsonSchema(any_of(list_of(_BREAKER, maxItems=MAX_BREAKERS), NULL))
+    ] = Field(None, description=f"list of up to {MAX_BREAKERS} texts of up to {MAX_BREAKER_BYTES} bytes")
     top_n_sigma: float | None = Field(None, allow_inf_nan=False, description="a number (0 or less = off)")
     typical_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (1 = off)")
     typ_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1 (1 = off)")
@@ -107,14 +127,55 @@ class SamplingFields(Fields):
         None, le=1, allow_inf_nan=False, description="a number of at most 1 (less than 0 = off)"
     )
     adaptive_decay: float | None = Field(None, ge=0, le=0.99, description="a number from 0 to 0.99")
-    samplers: tuple[SamplerKind, ...] | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    samplers: Annotated[
+        tuple[SamplerKind, ...] | None,
+        WithJsonSchema(
+            any_of(
+                list_of({"enum": list(SamplerKind)}, maxItems=MAX_SAMPLERS),
+                {"type": "string", "pattern": "^[edskypmxtia]*$", "maxLength": MAX_SAMPLERS},
+                NULL,
+            )
+        ),
+    ] = Field(None, description="list of names, or a text of letters")
+    logit_bias: Annotated[
+        tuple[Bias, ...],
+        WithJsonSchema(
+            any_of(
+                {
+                    "type": "object",
+                    "propertyNames": _BIASED,
+                    "additionalProperties": _BIAS,
+                    "maxProperties": MAX_BIASES,
+                },
+                {"type": "array", "items": _BIAS_PAIR, "maxItems": MAX_BIASES},
+                NULL,
+            )
+        ),
+    ] = Field(
+        (),
+        description="map from token id, or a text that is one token, to a number from -100 to 100, or `false` to ban "
+        "the token; or a list of such pairs",
+    )
     ignore_eos: bool | None = Field(None, description="true or false")
     cache_prompt: bool | None = Field(None, description="true or false")
     post_sampling_probs: bool | None = Field(None, description="true or false")
     reproducible: bool | None = Field(None, description="true or false")
     itl_target_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="a number greater than 0")
-    lora: tuple[AskedLora, ...] | None = None
+    lora: Annotated[tuple[AskedLora, ...] | None, WithJsonSchema(any_of(list_of(_LORA, maxItems=MAX_ASKED), NULL))] = (
+        Field(None, description="a list of objects")
+    )
+
+    min_tokens: Whole | None = Field(None, ge=0, description="an integer of at least 0")
+    id_slot: Whole | None = Field(None, ge=-1, description="the number of a slot, or -1 for any")
+    return_progress: bool | None = Field(None, description="true or false")
+    timings_per_token: bool | None = Field(None, description="true or false")
+    t_max_predict_ms: Whole | None = Field(None, ge=-1, description="an integer of at least 1, or 0 or -1 for no limit")
+
+    @field_validator("seed", mode="before")
+    @classmethod
+    def _read_seed(cls, value: Any) -> Any:
+        """Return an integer of any length: those that are too long for JSON's readers come as 1e20."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -161,14 +222,11 @@ class SamplingFields(Fields):
 
     @field_validator("logit_bias", mode="before")
     @classmethod
-    def _read_biases(cls, value: Any) -> tuple[tuple[int, float], ...]:
-        if value is None:
-            return ()
-        if not isinstance(value, dict):
-            raise wrong(f"must be an object from token ids to numbers, but it is {show(value)}")
-        if len(value) > MAX_BIASES:
-            raise wrong(f"has {len(value)} entries, but at most {MAX_BIASES} are allowed")
-        return tuple((_token_id(key), _bias(key, one)) for key, one in value.items())
+    def _read_biases(cls, value: Any) -> tuple[Bias, ...]:
+        try:
+            return read_biases(value)
+        except ValueError as error:
+            raise wrong(str(error)) from None
 
     def wants_post_sampling(self, num_logprobs: int | None) -> bool:
         """Return which log-probabilities are asked for. Raises: RequestError when none are and one field says so."""
@@ -179,19 +237,17 @@ class SamplingFields(Fields):
             )
         return bool(self.post_sampling_probs)
 
+    @property
+    def max_predict_s(self) -> float | None:
+        """How long an answer may take from its first token to the end of a line; None = as long as it needs."""
+        return self.t_max_predict_ms / 1000 if self.t_max_predict_ms and self.t_max_predict_ms > 0 else None
+
     def sampling(self, vocabulary: Vocabulary, *, fallback_seed: int) -> SamplingParams:
         """Return the parameters: the request's, else the model file's, else llama-server's.
 
         Raises: RequestError when `logit_bias` names a token that the vocabulary lacks, or two names of one field
         have different values.
         """
-        last = vocabulary.num_vocab - 1
-        for token, _ in self.logit_bias:
-            if token > last:
-                raise RequestError(
-                    f"'logit_bias' names the token {token}, but the ids of this model end at {last}.",
-                    param="logit_bias",
-                )
         said = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
         for other, name in _OTHER_NAMES.items():
             value = getattr(self, other)
@@ -201,7 +257,8 @@ class SamplingFields(Fields):
                     param=name,
                 )
         defaults: Mapping[str, Any] = vocabulary.sampling_defaults
-        params = replace(SamplingParams(**defaults), **said, logit_bias=self.logit_bias)
+        biases = resolve_biases(vocabulary, self.logit_bias)
+        params = replace(SamplingParams(**defaults), **said, logit_bias=biases)
         if params.dry_multiplier > 0.0:
             texts = DEFAULT_BREAKERS if self.dry_sequence_breakers is None else self.dry_sequence_breakers
             params = replace(params, dry_breakers=find_breakers(vocabulary, texts))
@@ -209,17 +266,3 @@ class SamplingFields(Fields):
             params = replace(params, samplers=(*params.samplers, SamplerKind.ADAPTIVE_P))
         seed = fallback_seed if self.seed is None or self.seed == -1 else self.seed
         return replace(params, seed=seed % 2**64, top_k=max(0, params.top_k))
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10):
-        raise wrong(f'has the key {show(key)}, but keys must be token ids such as "42"')
-    return int(key)
-
-
-def _bias(key: str, value: Any) -> float:
-    if value is False:  # llama-server's way to ban a token
-        return -math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
-        raise wrong(f"maps token {key} to {show(value)}, but it must be a number from -100 to 100, or false")
-    return float(value)

@@ -18,7 +18,7 @@ from worker.api.ports import Embedder, Engine, Vocabulary
 from worker.api.usage import Totals
 from worker.contract import Header, LoraFile, ModelFacts
 from worker.engine.pair_prompt import PairPrompt
-from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
+from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress, RequestTimings
 from worker.errors import NotAvailableYet, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -39,6 +39,9 @@ class ServedModel:
     template_lock: threading.Lock = field(default_factory=threading.Lock)
     """Templates are rendered by one thread at a time."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    allows_request_templates: bool = False
+    drops_billing_header: bool = True
+    """Whether the line that changes with every request is taken out of system prompts."""
     max_tokens: int | None = None
     """Cap on the answer's length; None = the room left in the context."""
     loras: tuple[LoraFile, ...] = ()
@@ -74,7 +77,7 @@ class Envelope:
     num_history_bytes: int = 0
     """Bytes of the body, in front of the client's, that are `history`."""
     history: bytes = b""
-    """What was stored of the conversation that this request goes on with, as its `Formatter.stored` wrote it."""
+    """The items of the conversation that this request goes on with, as its `Formatter.stored` wrote them."""
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
@@ -125,6 +128,8 @@ class Piece:
     """Of the tokens whose text this piece completes, if the request asks for log-probabilities."""
     totals: Totals | None = None
     """So far; only for requests that want timings with every token."""
+    slot: int | None = None
+    """The slot that the choice runs in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,8 @@ class Ending:
     """The slot that the choice ran in last."""
     num_tokens: int = 0
     """Tokens of this choice's answer."""
+    timings: RequestTimings | None = None
+    """Of this choice alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ class Formatter:
         raise NotImplementedError
 
     def stored(self) -> bytes | None:
-        """Return what the router keeps of the finished reply, as JSON; None = nothing. Asked last."""
+        """Return what the router keeps of the finished reply, as a `STORE` frame has it; None = nothing. Asked last."""
         return None
 
 
@@ -207,8 +214,10 @@ class Job:
     """Makes what tells apart text, reasoning and calls in one choice."""
     stream_type: str = "text/event-stream"
     """`Content-Type` of a streamed reply."""
+    min_indent: int = 0
+    """An answer ends at the first line that begins with fewer blanks."""
     max_predict_s: float | None = None
-    """An answer that has taken longer since its first token ends with the next line of its text."""
+    """An answer ends when it has taken longer since its first token and there is a line break in its text."""
 
 
 @dataclass(frozen=True, slots=True)

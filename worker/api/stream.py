@@ -7,12 +7,15 @@ to write to. Runs on the event loop; whichever way it ends, nothing of the reque
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import orjson
 
 from worker.api.deltas import CallStart, Delta, OutputParser, join_deltas
+from worker.api.indent_limit import IndentLimit
+from worker.api.line_limit import LineLimit
 from worker.api.logprobs import PickQueue, PlacedPick
 from worker.api.served import Answer, Ending, Job, Piece, ReadyJob, ServedModel
 from worker.api.usage import ChoiceTotals, Totals, add_up
@@ -59,7 +62,14 @@ class Choice:
     """One choice while it grows: tokens to text, and text to what it consists of."""
 
     def __init__(
-        self, index: int, request: GenerationRequest, text: TextStream, parser: OutputParser, picks: PickQueue | None
+        self,
+        index: int,
+        request: GenerationRequest,
+        text: TextStream,
+        parser: OutputParser,
+        picks: PickQueue | None,
+        limit: LineLimit | None = None,
+        indent: IndentLimit | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -75,18 +85,21 @@ class Choice:
         self._text = text
         self._parser = parser
         self._picks = picks
+        self._limit = limit
+        self._indent = indent
+        self._is_over_limit = False
         self._untold: list[int] = []
         self._uncovered: list[int] = []
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the answer; what came after a stop string does not count."""
+        """Tokens of the answer; what came after its end was clear does not count."""
         return self._text.num_tokens
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether a stop string was found."""
-        return self._text.is_stopped
+    def is_cut(self) -> bool:
+        """Whether its text says that it is over: a stop string was found, or a line that is its last one."""
+        return self._text.is_stopped or self._is_over_limit
 
     def push(self, output: Output) -> list[Delta]:
         """Take over one output and return what of the answer may be shown now.
@@ -94,25 +107,36 @@ class Choice:
         Mutates: `finish` when the output is the last one.
         """
         num_before = self.num_tokens
-        text = self._text.push(output.tokens)
+        text = "" if self._is_over_limit else self._text.push(output.tokens)
         num_new = self.num_tokens - num_before
         self._untold += output.tokens[:num_new]
         self._uncovered += output.tokens[:num_new]
         self.timings = output.timings or self.timings
         self.slot = self.slot if output.slot is None else output.slot
         if output.finish is not None:
-            # A stop string counts from the token that completes it, whatever the engine did meanwhile.
-            self.finish = FinishReason.STOP if self.is_stopped else output.finish
             text += self._text.flush()
+        if self._indent is not None:
+            text = self._indent.cut(text)
+            self._is_over_limit = self._is_over_limit or self._indent.is_over
+        if output.finish is not None:
+            self.finish = self._reason(output.finish)
+        elif self._limit is not None and num_new and not self._text.is_stopped:
+            self._is_over_limit = self._limit.is_over(text) or self._is_over_limit
         if self._picks is not None:
             assert len(output.picks) == len(output.tokens), "every token of such a request comes with its pick"
             self._picks.push(output.picks[:num_new])
-            self._picks.show(len(text), is_over=self.is_stopped or self.finish is not None)
+            self._picks.show(len(text), is_over=self._text.is_stopped or self.finish is not None)
         deltas = self._parser.push(text) if text else []
         if self.finish is not None:
             deltas += self._parser.flush()
         self.has_calls = self.has_calls or any(isinstance(delta, CallStart) for delta in deltas)
         return deltas
+
+    def _reason(self, told: FinishReason) -> FinishReason:
+        """Return why it ended: its end counts from the token that made it clear, whatever the engine did meanwhile."""
+        if self._text.is_stopped:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if self._is_over_limit else told
 
     def take_tokens(self) -> tuple[int, ...]:
         """Return the tokens that were not returned before."""
@@ -130,6 +154,7 @@ class Choice:
             self.take_picks(),
             self.slot,
             self.num_tokens,
+            self.timings,
         )
 
     def take_picks(self) -> list[PlacedPick]:
@@ -147,7 +172,7 @@ class Choice:
 class Reply:
     """The whole answer to one client request."""
 
-    def __init__(self, model: ServedModel, job: Job, write: Write) -> None:
+    def __init__(self, model: ServedModel, job: Job, write: Write, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = model.engine
         self._job = job
         self._write = write
@@ -156,9 +181,11 @@ class Reply:
             Choice(
                 index,
                 request,
-                TextStream(model.vocabulary, job.stop),
+                TextStream(model.vocabulary, job.stop, min_tokens=request.min_tokens),
                 job.parser(),
                 None if request.num_logprobs is None else PickQueue(model.vocabulary),
+                None if job.max_predict_s is None else LineLimit(job.max_predict_s, clock),
+                IndentLimit(job.min_indent) if job.min_indent else None,
             )
             for index, request in enumerate(job.requests)
         ]
@@ -219,14 +246,14 @@ class Reply:
 
     def _show(self, choice: Choice, output: Output) -> bytes:
         """Return the dialect's bytes for `output`. Raises: RequestError when the engine gave up."""
-        was_stopped = choice.is_stopped
+        was_cut = choice.is_cut
         deltas = choice.push(output)
         match choice.finish:
             case FinishReason.ERROR:
                 raise GenerationFailed(output.error or "The engine could not go on with this request.")
             case FinishReason.ABORT:
                 raise EngineGone("The engine of this model was stopped during the answer. Please try again.")
-            case None if choice.is_stopped and not was_stopped and choice.request_id is not None:
+            case None if choice.is_cut and not was_cut and choice.request_id is not None:
                 self._engine.finish(choice.request_id, choice.num_tokens)
             case _:
                 pass
@@ -246,7 +273,7 @@ class Reply:
         for number, delta in enumerate(deltas):
             if number == 0:
                 totals = self.totals if choice.request.wants_timings else None
-                piece = Piece(delta, choice.take_tokens(), choice.take_picks(), totals)
+                piece = Piece(delta, choice.take_tokens(), choice.take_picks(), totals, choice.slot)
             else:
                 piece = Piece(delta)
             pieces.append(formatter.piece(choice.index, piece))
@@ -264,7 +291,8 @@ class Reply:
         reasons = [one.finish for one in self._choices if one.finish is not None]
         stored = formatter.stored()
         kept = b"" if stored is None else encode_frame(FrameType.STORE, stored)
-        return data_frames(data) + kept + end_frame("ok", totals, reasons)
+        # Kept before the client has the last of the reply: it may go on from it at once.
+        return kept + data_frames(data) + end_frame("ok", totals, reasons)
 
 
 def _merge(outputs: list[tuple[int, Output]]) -> dict[int, Output]:

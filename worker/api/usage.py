@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engine.request import RequestTimings
+from worker.engine.request import PrefillProgress, RequestTimings
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,16 @@ def add_up(choices: Sequence[ChoiceTotals], *, choices_per_prompt: int) -> Total
         drafted_tokens=sum(one.drafted_tokens for one in timings),
         accepted_tokens=sum(one.accepted_tokens for one in timings),
     )
+
+
+def prompt_progress(progress: PrefillProgress) -> dict[str, Any]:
+    """Return how far a prompt is, under llama-server's names."""
+    return {
+        "total": progress.total_tokens,
+        "cache": progress.cached_tokens,
+        "processed": progress.processed_tokens,
+        "time_ms": round(1e3 * progress.elapsed_s, 3),
+    }
 
 
 def _ratio(above: float, below: float) -> float:

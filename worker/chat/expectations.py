@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from worker.chat.errors import TemplateError
 from worker.chat.messages import Turn
 
 _PROBE = "corral-probe"
+_RESULT = "corral-result"
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {_PROBE: "x"}}}
 _CALLING: Sequence[Turn] = (
     {"role": "user", "content": "x"},
     {"role": "assistant", "content": None, "tool_calls": [_CALL]},
-    {"role": "tool", "content": "x", "tool_call_id": "call00001", "name": "probe"},
+    {"role": "tool", "content": _RESULT, "tool_call_id": "call00001", "name": "probe"},
 )
 Render = Callable[[Sequence[Turn]], str]
 """Renders turns with nothing but themselves. Raises: TemplateError."""
@@ -34,10 +35,30 @@ class Expectations:
     """The content of a turn that only calls tools as None; else as an empty text."""
     is_argument_object: bool = True
     """Arguments of tool calls as objects; else as JSON text."""
+    shows_calls: bool = True
+    """Calls of tools are printed; else they must be written into the content."""
+    takes_tool_turns: bool = True
+    """There are turns of the role `tool`; else what a tool answers must be a turn of the user."""
+
+    def spell_out(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Return the turns with calls and results of tools as plain text, where the template has no place for them."""
+        return [self._spell_out(turn) for turn in turns]
 
     def fit(self, turns: Sequence[Turn]) -> list[Turn]:
         """Return the turns as the template wants them."""
         return [self._fit(turn) for turn in turns]
+
+    def _spell_out(self, turn: Turn) -> Turn:
+        if turn.get("tool_calls") and not self.shows_calls:
+            calls = [_without_type(call) for call in turn["tool_calls"]]
+            said = [turn["content"]] if turn["content"] else []
+            rest = {key: value for key, value in turn.items() if key != "tool_calls"}
+            return {**rest, "content": "\n".join([*said, _json({"tool_calls": calls})])}
+        if turn["role"] == "tool" and not self.takes_tool_turns:
+            name = {"name": turn["name"]} if turn.get("name") else {}
+            told = {"tool_response": {**name, "content": turn["content"]}}
+            return {"role": "user", "content": _json(told)}
+        return turn
 
     def _fit(self, turn: Turn) -> Turn:
         content = turn["content"]
@@ -63,7 +84,20 @@ def find_expectations(render: Render) -> Expectations:
         for is_null_content in (True, False)
         for is_argument_object in (True, False)
     ]
-    return max(candidates, key=lambda candidate: _score_of_calls(render, candidate))
+    best = max(candidates, key=lambda candidate: _score_of_calls(render, candidate))
+    # The first one wins where all are equal: nothing is spelt out without need.
+    candidates = [
+        replace(best, shows_calls=shows_calls, takes_tool_turns=takes_tool_turns)
+        for takes_tool_turns in (True, False)
+        for shows_calls in (True, False)
+    ]
+    return max(candidates, key=lambda candidate: _score_of_tools(render, candidate))
+
+
+def _score_of_tools(render: Render, expectations: Expectations) -> tuple[bool, bool, bool]:
+    """Return how much of a conversation with a tool comes out: is it taken at all, with the call, with the result?"""
+    shown = _rendered(render, expectations.fit(expectations.spell_out(_CALLING)))
+    return bool(shown), _PROBE in shown, _RESULT in shown
 
 
 def _score_of_calls(render: Render, expectations: Expectations) -> tuple[bool, bool]:
@@ -84,5 +118,15 @@ def _with_argument_text(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call["function"]["arguments"]
     if isinstance(arguments, str):
         return call
-    text = json.dumps(arguments, ensure_ascii=False)
+    text = _json(arguments)
     return {**call, "function": {**call["function"], "arguments": text}}
+
+
+def _without_type(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call as models know it: its name and arguments, and its id if it has one."""
+    id_ = {"id": call["id"]} if call.get("id") else {}
+    return {**id_, "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

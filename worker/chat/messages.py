@@ -68,6 +68,14 @@ def merge_for_template(turns: Sequence[Turn]) -> list[Turn]:
     return merged
 
 
+def without_system(turns: Sequence[Turn]) -> list[Turn]:
+    """Return a conversation whose system text stands in front of the first user's, for templates that take none."""
+    if len(turns) < 2 or turns[0]["role"] != "system" or turns[1]["role"] != "user":
+        return list(turns)
+    texts = [turn["content"] for turn in turns[:2] if turn["content"]]
+    return [{**turns[1], "content": "\n\n".join(texts)}, *turns[2:]]
+
+
 def _joined(turns: Sequence[Turn]) -> Turn:
     texts = [turn["content"] for turn in turns if turn["content"]]
     return {**turns[0], "content": "\n\n".join(texts)}

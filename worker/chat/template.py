@@ -16,7 +16,8 @@ from worker.chat.client_text import Guard, Segment, texts_of
 from worker.chat.control_texts import ControlTexts
 from worker.chat.errors import LimitExceeded, TemplateError, UnsupportedContent
 from worker.chat.expectations import Expectations, find_expectations
-from worker.chat.messages import Turn, merge_for_template, normalize_messages
+from worker.chat.limits import Budget
+from worker.chat.messages import Turn, merge_for_template, normalize_messages, without_system
 from worker.chat.sandbox import SandboxedTemplate
 
 __all__ = ["ChatTemplate", "LimitExceeded", "Segment", "TemplateError", "UnsupportedContent"]
@@ -29,11 +30,23 @@ _PROBE_TIME = datetime(2000, 1, 1)
 class ChatTemplate:
     """A compiled template. Rendering keeps no state.
 
+    With a `budget`, all renderings together may cost no more than that, those included that find out how the template
+    wants its messages; without, each may cost the usual.
+
     Raises: TemplateError, naming the line, when `source` cannot be compiled.
     """
 
-    def __init__(self, source: str, *, bos_text: str, eos_text: str, control_texts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_text: str,
+        eos_text: str,
+        control_texts: Sequence[str],
+        budget: Budget | None = None,
+    ) -> None:
         self._source = source
+        self._budget = budget
         self._template = SandboxedTemplate(source)
         self._control = ControlTexts(control_texts)
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
@@ -54,7 +67,8 @@ class ChatTemplate:
 
         `now` is what templates that print a date print. With `continue_final_message` the prompt ends inside the last
         message, an assistant's, so that the answer goes on with it. If the template refuses the conversation as it is,
-        it gets a second look at it with system messages in front and turns of one role joined.
+        it gets a second look at it with system messages in front and turns of one role joined, and a third one with the
+        system's text in front of the first user's.
 
         Raises: TemplateError in the template's own words, or naming the message that cannot be used; LimitExceeded.
         """
@@ -62,23 +76,21 @@ class ChatTemplate:
         self._check_kwargs(kwargs)
         if continue_final_message:
             _check_final(turns[-1])
+        turns = self.expectations.spell_out(turns)
         given = {
             **kwargs,
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
-        try:
-            return self._render(self.expectations.fit(turns), given, now, continue_final_message)
-        except LimitExceeded:
-            raise
-        except TemplateError as refusal:
-            merged = merge_for_template(turns)
-            if merged == turns:
-                raise
+        refusals: list[TemplateError] = []
+        for shape in _shapes(turns):
             try:
-                return self._render(self.expectations.fit(merged), given, now, continue_final_message)
-            except TemplateError:
-                raise refusal from None
+                return self._render(self.expectations.fit(shape), given, now, continue_final_message)
+            except LimitExceeded:
+                raise
+            except TemplateError as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
 
     @cached_property
     def expectations(self) -> Expectations:
@@ -100,11 +112,12 @@ class ChatTemplate:
             raise TemplateError("The messages or tools are nested too deeply.") from None
         variables["strftime_now"] = lambda format_: _date(now, format_)
         if not is_continued:
-            return guard.segments(self._template.render(variables, guard))
+            return guard.segments(self._template.render(variables, guard, self._budget))
         final = turns[-1]["content"]
         # The space shows whether the template trims its contents: then it is gone.
         _append(wrapped[-1], guard, f"{guard.end_mark} ")
-        before, found, after = self._template.render(variables, guard).rpartition(guard.end_mark)
+        shown = self._template.render(variables, guard, self._budget)
+        before, found, after = shown.rpartition(guard.end_mark)
         if not found:
             raise TemplateError("This model's chat template drops the last message, so it cannot be continued.")
         text = final if isinstance(final, str) else final[0]["text"]
@@ -120,6 +133,16 @@ class ChatTemplate:
                     f"`chat_template_kwargs` cannot set `{name}`: it is given to the template already.",
                     param="chat_template_kwargs",
                 )
+
+
+def _shapes(turns: list[Turn]) -> list[list[Turn]]:
+    """Return the forms in which a template may take a conversation, the given one first; each once."""
+    merged = merge_for_template(turns)
+    shapes = [turns]
+    for shape in (merged, without_system(merged)):
+        if shape not in shapes:
+            shapes.append(shape)
+    return shapes
 
 
 def _check_final(turn: Turn) -> None:

@@ -28,7 +28,8 @@ class FrameType(StrEnum):
     PROGRESS = "P"
     """JSON prefill progress."""
     STORE = "S"
-    """JSON conversation to keep for a later request."""
+    """What to keep of the reply for later requests, before its last data frame: lines of JSON, of which the first has
+    its `id`, the second is the reply itself, and the others are the items of the conversation, each on a line."""
     ERROR = "E"
     """JSON `ErrorPayload`."""
     END = "Z"
@@ -125,9 +126,10 @@ class Header(StrEnum):
     RESUME = "X-Corral-Resume"
     CACHE_SALT = "X-Corral-Cache-Salt"
     LORA = "X-Corral-Lora"
-    """Adapters of the alias that was asked for, as a request's field `lora` has them, percent-encoded."""
+    """Adapters of requests that name none, as their field `lora` has them, percent-encoded: those of the alias that was
+    asked for, else those that were set for the model."""
     DIALECT = "X-Corral-Dialect"
     HISTORY_BYTES = "X-Corral-History-Bytes"
-    """So many bytes in front of the client's body are what an earlier worker gave in a `STORE` frame."""
+    """So many bytes in front of the client's body are items that an earlier worker gave in a `STORE` frame."""
     CONTENT_TYPE = "X-Corral-Content-Type"
     """On the reply: the `Content-Type` that the client should see."""

@@ -120,6 +120,10 @@ class LaunchSpec:
     chat_template: str | None = None
     """Source of a template that replaces the file's own."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    allow_request_templates: bool = False
+    """Whether requests may bring a chat template of their own."""
+    drop_billing_header: bool = True
+    """Whether the line that changes with every request is taken out of system prompts."""
     calibration_dir: str | None = None
     """Folder in which it is kept what passes cost on this machine; None = not measured."""
     prompts_dir: str | None = None

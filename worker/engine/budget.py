@@ -58,6 +58,8 @@ class SchedulerOptions:
     """Of all answers together."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
+    first_slot: int = 0
+    """The number under which clients see the first slot: a lane's come after all others."""
     fixed_rows: int | None = None
     """Every pass over a prompt has so many rows, whatever it costs, so that equal prompts are cut in equal places."""
 

@@ -143,7 +143,8 @@ class EngineCore:
         """Queue a request. Raises: ValueError if it could never run."""
         sequence = TokenSequence(request_id, request, self._clock())
         self.scheduler.submit(sequence)
-        self._samplers[request_id] = Sampler(request, self._num_vocab, self.scheduler.options.end_tokens)
+        ends, pieces = self.scheduler.options.end_tokens, self.backend.vocabulary.piece
+        self._samplers[request_id] = Sampler(request, self._num_vocab, ends, pieces)
 
     def abort(self, request_id: RequestId) -> None:
         """Forget a request; idempotent."""

@@ -21,9 +21,13 @@ class Pieces(Protocol):
 class TextStream:
     """The text of one answer, token by token."""
 
-    def __init__(self, vocabulary: Pieces, stop: Sequence[str] = (), *, show_special: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Pieces, stop: Sequence[str] = (), *, show_special: bool = False, min_tokens: int = 0
+    ) -> None:
         self._vocabulary = vocabulary
         self._show_special = show_special
+        self._min_tokens = min_tokens
+        """A stop string counts only if a token after the first so many completes it."""
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -66,12 +70,19 @@ class TextStream:
         """Return what of the held text and `text` cannot be part of a stop string any more."""
         if not self._stop:
             return text
+        num_held = len(self._held)
         text = self._held + text
-        found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
-        if found:
-            position, self.stop_string = min(found)
-            self._held = ""
-            return text[:position]
+        if self.num_tokens > self._min_tokens:
+            found = []
+            for stop in self._stop:
+                # One that ends within what was held came too early to count.
+                position = text.find(stop, max(0, num_held - len(stop) + 1))
+                if position >= 0:
+                    found.append((position, stop))
+            if found:
+                position, self.stop_string = min(found)
+                self._held = ""
+                return text[:position]
         keep = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep]

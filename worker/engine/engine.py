@@ -120,7 +120,7 @@ class Engine:
         if self._is_stopping or self._is_failed:
             raise EngineStopped("the engine takes no more requests")
         room = min(self.facts.context, self.facts.kv_cells)
-        if not request.prompt or request.max_tokens < 1 or len(request.prompt) + 1 > room:
+        if not request.prompt or request.max_tokens < 0 or len(request.prompt) + 1 > room:
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
         self._end_idle_time()

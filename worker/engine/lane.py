@@ -79,4 +79,5 @@ def lane_options(main: Backend, options: EngineOptions) -> SchedulerOptions:
         fixed_rows=rows,
         end_tokens=main.vocabulary.eog,
         can_share=main.can_share,
+        first_slot=options.slots,
     )

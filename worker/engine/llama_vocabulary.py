@@ -12,6 +12,8 @@ from typing import Any
 
 from llama_cpp import llama_cpp as lib
 
+from worker.engine.vocabulary import FimTokens
+
 _SAMPLING_KEYS: Mapping[str, tuple[str, type]] = {
     "general.sampling.temp": ("temperature", float),
     "general.sampling.top_k": ("top_k", int),
@@ -60,6 +62,18 @@ class LlamaVocabulary:
     def eos_text(self) -> str:
         """What the file calls its end token; empty if it has none."""
         return self._text(self.eos)
+
+    @cached_property
+    def fim(self) -> FimTokens:
+        """The file's tokens for filling in the middle; llama.cpp also finds those that go by a usual name."""
+        vocab = self._vocab
+        return FimTokens(
+            prefix=_token(lib.llama_vocab_fim_pre(vocab)),
+            suffix=_token(lib.llama_vocab_fim_suf(vocab)),
+            middle=_token(lib.llama_vocab_fim_mid(vocab)),
+            repository=_token(lib.llama_vocab_fim_rep(vocab)),
+            file=_token(lib.llama_vocab_fim_sep(vocab)),
+        )
 
     @cached_property
     def eog(self) -> frozenset[int]:

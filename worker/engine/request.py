@@ -40,6 +40,8 @@ class SamplerKind(StrEnum):
     MIN_P = "min_p"
     XTC = "xtc"
     TEMPERATURE = "temperature"
+    INFILL = "infill"
+    """For filling in the middle; behind top-k and top-p."""
     ADAPTIVE_P = "adaptive_p"
     """Draws the token itself: it always comes last, wherever it stands."""
 
@@ -120,7 +122,7 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     max_tokens: int
-    """At least 1; already clipped to the room in the context."""
+    """Already clipped to the room in the context. 0 = the prompt is computed and kept, and nothing is sampled."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     external_id: str = ""
     """The client-visible request id, for `/slots`."""
@@ -141,7 +143,8 @@ class GenerationRequest:
     min_tokens: int = 0
     """No end token is sampled before so many tokens of the answer."""
     slot: int | None = None
-    """Wanted slot: taken if it is free, else any; a cached prefix is found from every slot."""
+    """Wanted slot: taken if it is free, else any; a cached prefix is found from every slot, unless the memory is
+    recurrent: then it stays where it is."""
     wants_progress: bool = False
     """Outputs tell how far the prompt is."""
     wants_timings: bool = False

@@ -6,14 +6,16 @@ Owns the order of these and the log-probabilities. Must not know sequences or gr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from worker.engine.batch import TokenArray
-from worker.engine.request import GenerationRequest, Pick
+from worker.engine.request import GenerationRequest, Pick, SamplerKind
 from worker.engine.sampling_candidates import Candidates, Row
 from worker.engine.sampling_chance import uniform
 from worker.engine.sampling_feedback import State, feedback
+from worker.engine.sampling_infill import Infill
 from worker.engine.sampling_steps import chain, temperature_step
 
 IMPOSSIBLE = -9999.0
@@ -27,14 +29,25 @@ class Sampler:
     learn once for each index: to ask again for the last index replaces what was picked before.
     """
 
-    def __init__(self, request: GenerationRequest, num_vocab: int, end_tokens: frozenset[int]) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        num_vocab: int,
+        end_tokens: frozenset[int],
+        pieces: Callable[[int], bytes] | None = None,
+    ) -> None:
         params = self.params = request.sampling
         biases = dict(params.logit_bias)
         if params.ignore_eos:
             biases.update(dict.fromkeys(sorted(end_tokens), -math.inf))
+        self._min_tokens = request.min_tokens
+        self._end_ids = np.array(sorted(end_tokens), dtype=np.int64)
         self._bias_ids = np.array(list(biases), dtype=np.int64)
         self._bias = np.array(list(biases.values()), dtype=np.float32)
-        self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params)
+        infill = None
+        if SamplerKind.INFILL in params.samplers and pieces is not None:
+            infill = Infill(end_tokens, pieces, first_end=request.min_tokens, may_end=not params.ignore_eos)
+        self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params, infill)
         self._feedback = feedback(params, num_vocab)
         self._before: tuple[int, State] = (-1, ())
         self._num_logprobs = request.num_logprobs
@@ -55,6 +68,8 @@ class Sampler:
             original = Candidates(row.copy())
         if len(self._bias_ids):
             row[self._bias_ids] += self._bias
+        if index < self._min_tokens:
+            row[self._end_ids] = -np.inf
         candidates = Candidates(row)
         for step in self._steps:
             step(candidates, tokens, index)
@@ -86,4 +101,4 @@ def _with_logprobs(candidates: Candidates, token: int, count: int) -> Pick:
 
 
 def _as_number(logprob: float) -> float:
-    return min(max(logprob, IMPOSSIBLE), 0.0)
+    return min(logprob, 0.0) if logprob > IMPOSSIBLE else IMPOSSIBLE  # also where it is no number

@@ -159,6 +159,11 @@ class Candidates:
         row[ids] = -np.inf
         self._forget(self.size - len(ids))
 
+    def decide(self, token: int) -> None:
+        """Leave this token alone, whether it is among them or not."""
+        self._row, self.ids, self.logits = None, np.array([token]), np.ones(1)
+        self._forget(1)
+
     # --- changes of logits --------------------------------------------------------------------------------
 
     def find(self, ids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

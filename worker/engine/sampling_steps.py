@@ -35,11 +35,11 @@ _BINS_PER_UNIT, _NUM_BINS = 32.0, 4096.0
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
-def chain(params: SamplingParams) -> list[Step]:
-    """Return the steps that do something, in order. A greedy one is the last."""
+def chain(params: SamplingParams, infill: Step | None = None) -> list[Step]:
+    """Return the steps that do something, in order. A greedy one is the last. `infill` knows the vocabulary."""
     steps: list[tuple[SamplerKind, Step]] = []
     for kind in params.samplers:
-        step = _MAKERS[kind](params) if kind in _MAKERS else None
+        step = infill if kind is SamplerKind.INFILL else _MAKERS[kind](params) if kind in _MAKERS else None
         if step is not None:
             if step is take_the_best:
                 while steps and steps[-1][0] in _CUTS_FROM_BELOW:

@@ -75,8 +75,8 @@ class Scheduler:
     def submit(self, sequence: Sequence) -> None:
         """Queue the sequence. Raises: ValueError if it could never run."""
         room = min(self.options.context, self.options.num_cells)
-        if sequence.num_prompt < 1 or sequence.request.max_tokens < 1:
-            raise ValueError("a request needs at least one prompt token and room for one answer token")
+        if sequence.num_prompt < 1:
+            raise ValueError("a request needs at least one prompt token")
         if sequence.num_prompt + 1 > room:
             raise ValueError(f"prompt of {sequence.num_prompt} tokens, the context is {room}")
         self._waiting.append(sequence)
@@ -96,6 +96,7 @@ class Scheduler:
             num_generated=num_tokens,
             finish=FinishReason.STOP,
             timings=sequence.timings(now_s, num_tokens),
+            slot=self._shown_slot(sequence),
         )
 
     def reports(self) -> tuple[SlotReport, ...]:
@@ -216,6 +217,8 @@ class Scheduler:
             self._is_admission_due |= chunk.num_prompt_rows > 0  # followers wait for a prefill to come on
             if not chunk.num_outputs:
                 sequence.num_computed += len(chunk.tokens)
+                if (output := self._advance_prompt(slot, sequence, now_s)) is not None:
+                    outputs.append(output)
                 continue
             picked = next(remaining)
             sequence.num_computed += len(chunk.tokens) - chunk.num_outputs + len(picked)
@@ -226,6 +229,24 @@ class Scheduler:
                 slot.advance(SlotState.DONE_PROMPT)
             outputs.append(self._advance(slot, sequence, picked, now_s))
         return outputs
+
+    def _advance_prompt(self, slot: Slot, sequence: Sequence, now_s: float) -> Output | None:
+        """Return how far the prompt is, if its client wants to know; or the end of what wants no answer."""
+        request = sequence.request
+        is_over = request.max_tokens == 0 and sequence.num_pending == 0
+        wants_progress = request.wants_progress and sequence.num_generated == 0
+        if not is_over and not wants_progress:
+            return None
+        if is_over:
+            self._release(slot, now_s)
+        return Output(
+            sequence.request_id,
+            num_generated=sequence.num_generated,
+            finish=FinishReason.LENGTH if is_over else None,
+            timings=sequence.timings(now_s) if is_over else None,
+            progress=sequence.progress(now_s) if wants_progress else None,
+            slot=self._shown_slot(sequence) if is_over else None,
+        )
 
     def _advance(self, slot: Slot, sequence: Sequence, picked: tuple[Pick, ...], now_s: float) -> Output:
         """Add sampled tokens to the sequence, up to its end."""
@@ -245,13 +266,17 @@ class Scheduler:
             self._release(slot, now_s)
         elif slot.state is SlotState.DONE_PROMPT:
             slot.advance(SlotState.GENERATING)
+        request = sequence.request
+        has_timings = finish is not None or is_first or request.wants_timings
         return Output(
             sequence.request_id,
             tuple(pick.token for pick in added),
             sequence.num_generated,
             finish,
-            sequence.timings(now_s) if finish or is_first else None,
-            picks=tuple(added) if sequence.request.num_logprobs is not None else (),
+            sequence.timings(now_s) if has_timings else None,
+            picks=tuple(added) if request.num_logprobs is not None else (),
+            progress=sequence.progress(now_s) if is_first and request.wants_progress else None,
+            slot=self._shown_slot(sequence) if has_timings else None,
         )
 
     def _commit_failed(self, plan: StepPlan, failed: ForwardFailed, now_s: float) -> list[Output]:
@@ -329,6 +354,7 @@ class Scheduler:
             finish=FinishReason.ERROR,
             timings=sequence.timings(now_s) if sequence else None,
             error=message,
+            slot=self._shown_slot(sequence) if sequence else None,
         )
 
     # --- ends -------------------------------------------------------------------------------------------
@@ -352,6 +378,10 @@ class Scheduler:
         self._is_admission_due = True
 
     # --- lookups ----------------------------------------------------------------------------------------
+
+    def _shown_slot(self, sequence: Sequence) -> int | None:
+        """Return the number under which clients see the sequence's slot; None if it never had one."""
+        return None if sequence.slot_id is None else self.options.first_slot + sequence.slot_id
 
     def recorded_lengths(self) -> dict[int, int]:
         """Return how many tokens each sequence id has in the cache once pending operations are performed."""

@@ -1,7 +1,7 @@
 """One request on its way: its tokens, and how many of them have been computed.
 
-There is no prefill or generation phase: `num_computed` catches up with `num_tokens`. Must not know slots,
-cells or text.
+There is no prefill or generation phase: `num_computed` catches up with `num_tokens`. Must not know slots (it only
+keeps the number of its own), cells or text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from worker.engine.batch import TokenArray
-from worker.engine.request import GenerationRequest, RequestId, RequestTimings
+from worker.engine.request import GenerationRequest, PrefillProgress, RequestId, RequestTimings
 
 
 class Sequence:
@@ -27,6 +27,8 @@ class Sequence:
         """Tokens of the prompt that were reused when the sequence was first admitted."""
         self.num_drafted = 0
         self.num_accepted = 0
+        self.slot_id: int | None = None
+        """Where it runs, or ran last."""
         self.submitted_at_s = submitted_at_s
         self.admitted_at_s: float | None = None
         self.first_token_at_s: float | None = None
@@ -97,4 +99,14 @@ class Sequence:
             generated_tokens=self.num_generated if num_generated is None else num_generated,
             drafted_tokens=self.num_drafted,
             accepted_tokens=self.num_accepted,
+        )
+
+    def progress(self, now_s: float) -> PrefillProgress:
+        """Return how far the prompt is; one that lost its cells does not fall below what was reused."""
+        admitted = self.admitted_at_s if self.admitted_at_s is not None else now_s
+        return PrefillProgress(
+            total_tokens=self.num_prompt,
+            cached_tokens=self.num_cached,
+            processed_tokens=min(max(self.num_computed, self.num_cached), self.num_prompt),
+            elapsed_s=now_s - admitted,
         )

@@ -45,12 +45,13 @@ class Slot:
         if self.state is SlotState.STARTED:
             self.advance(SlotState.PROCESSING_PROMPT)
         start = sequence.num_computed
+        is_sampled = num_rows == sequence.num_pending and sequence.request.max_tokens > 0
         return Chunk(
             self.id,
             sequence.request_id,
             sequence.pending(num_rows + num_drafted),
             start,
-            num_outputs=1 + num_drafted if num_rows == sequence.num_pending else 0,
+            num_outputs=1 + num_drafted if is_sampled else 0,
             num_prompt_rows=max(0, min(start + num_rows, sequence.num_prompt) - start),
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from worker.contract import SlotReport
 from worker.engine.admission import outstanding
+from worker.engine.batch import TokenArray
 from worker.engine.budget import SchedulerOptions
 from worker.engine.kv_store import KvStore
 from worker.engine.prefix_cache import Match
@@ -80,11 +81,20 @@ class SlotTable:
             if (other := slot.sequence) is not None and other.request.cache_prompt and other.cache_key == key
         )
         tokens = sequence.tokens[:-1]
+        if not self._options.can_share and (wanted := self._wanted(sequence)) is not None:
+            return self._match_in(wanted, tokens, key)
         resident = self.kv.match(tokens, key, running)
         host = self.kv.match_host(tokens, key, resident)
         if host is None or self._num_occupied() + host.blob_tokens > self._options.num_cells:
             return resident
         return host
+
+    def _match_in(self, slot: Slot, tokens: TokenArray, key: str) -> Match | None:
+        """Return what the slot itself has: where prefixes cannot move, what others have is of no use in it."""
+        holder = self.kv.cache.resident(slot.id)
+        if holder is None or holder not in self.kv.cache.covered_by(tokens, key):
+            return None
+        return Match(len(holder.tokens), seq_id=slot.id)
 
     def fits(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether the pool has room for this sequence beside the running ones, holders given up if need be."""
@@ -98,16 +108,27 @@ class SlotTable:
 
     def start(self, sequence: Sequence, match: Match | None, now_s: float) -> None:
         """Put the sequence into an idle slot and share what it can reuse."""
-        slot = self._choose_slot(match)
+        slot = self._choose_slot(sequence, match)
         num_cached = self.kv.begin(slot.id, match, now_s)
         slot.start(sequence)
+        sequence.slot_id = slot.id
         sequence.num_computed = num_cached
         if sequence.admitted_at_s is None:
             sequence.admitted_at_s = now_s
             sequence.num_cached = num_cached
 
-    def _choose_slot(self, match: Match | None) -> Slot:
-        """Return the idle slot to use: where prefixes cannot move, the one that has it; else the one idle longest."""
+    def _wanted(self, sequence: Sequence) -> Slot | None:
+        """Return the slot that the request wishes for, if it is there and idle."""
+        wanted = sequence.request.slot
+        if wanted is None or not 0 <= wanted < len(self._slots) or self._slots[wanted].sequence is not None:
+            return None
+        return self._slots[wanted]
+
+    def _choose_slot(self, sequence: Sequence, match: Match | None) -> Slot:
+        """Return the idle slot to use: the wanted one; where prefixes cannot move, the one that has it; else the one
+        idle longest."""
+        if (wanted := self._wanted(sequence)) is not None:
+            return wanted
         idle = [slot for slot in self._slots if slot.sequence is None]
         if match is not None and not self._options.can_share:
             return next(slot for slot in idle if slot.id == match.seq_id)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from worker.contract import EngineCounters, Histogram
 from worker.engine.batch import StepPlan
-from worker.engine.request import Output, RequestId
+from worker.engine.request import FinishReason, Output, RequestId
 
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """From a token on a GPU to a long prompt on a CPU."""
@@ -90,9 +90,11 @@ class Statistics:
                     self._inter_token.observe(now_s - previous_s)
             if previous_s is None and output.timings is not None and output.error is None:
                 self._prompt_cached += output.timings.cached_tokens
-                self._first_token.observe(output.timings.queue_s + output.timings.prompt_s)
+                if output.tokens or output.finish is not FinishReason.LENGTH:  # else no token was asked for
+                    self._first_token.observe(output.timings.queue_s + output.timings.prompt_s)
             if output.finish is None:
-                self._last_token_s[output.request_id] = now_s
+                if output.tokens:  # not how far a prompt is
+                    self._last_token_s[output.request_id] = now_s
             else:
                 self._last_token_s.pop(output.request_id, None)
                 self.finished += 1

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """The tokens around the parts of a file whose middle is to be filled in; None = the model has no such token."""
+
+    prefix: int | None = None
+    suffix: int | None = None
+    middle: int | None = None
+    repository: int | None = None
+    """In front of the name of a repository."""
+    file: int | None = None
+    """In front of each file's name."""
 
 
 class Vocabulary(Protocol):
@@ -42,6 +56,11 @@ class Vocabulary(Protocol):
     @property
     def control_texts(self) -> tuple[str, ...]:
         """Texts of all control tokens, longest first."""
+        ...
+
+    @property
+    def fim(self) -> FimTokens:
+        """The model's own tokens for filling in the middle."""
         ...
 
     @property

@@ -157,7 +157,7 @@ async def test_one_prompt_too_long_refuses_the_whole_request() -> None:
     assert on.submitted == []
 
 
-@pytest.mark.parametrize(("name", "value"), [("echo", True), ("best_of", 3), ("n_probs", 2), ("suffix", "end")])
+@pytest.mark.parametrize(("name", "value"), [("best_of", 3), ("n_probs", 2), ("store", True), ("json_schema", {})])
 async def test_what_this_release_cannot_do_is_refused_by_name(name: str, value: Any) -> None:
     error = (await complete(engine(), **{name: value})).error
     assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from openai.types import CreateEmbeddingResponse
 
 from tests.fakes.embedder import LONGEST, SIZE, FakeEmbedder, embedding_engine, fake_vector
 from tests.fakes.engine import FakeEngine
@@ -80,6 +81,12 @@ async def test_reply_has_openais_shape(client: WorkerClient) -> None:
     }
     assert (reply.end["outcome"], reply.end["usage"]["prompt_tokens"]) == ("ok", 3)
     assert reply.end["usage"]["completion_tokens"] == 0
+
+
+async def test_reply_is_what_openais_own_types_expect(client: WorkerClient) -> None:
+    reply = CreateEmbeddingResponse.model_validate((await client.post(PATH, {"input": ["ab", "c"]})).json, strict=True)
+    assert [one.index for one in reply.data] == [0, 1]
+    assert reply.usage.total_tokens == 3
 
 
 async def test_base64_has_the_same_numbers(client: WorkerClient) -> None:

@@ -75,15 +75,16 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
         ("samplers", 5, "'samplers' must be a list of names or a string of letters, but it is 5."),
         (
             "samplers",
-            ["top_k", "infill"],
-            "'samplers' has the sampler \"infill\", but the samplers are penalties, dry, top_n_sigma, top_k, typ_p, "
-            "top_p, min_p, xtc, temperature, adaptive_p.",
+            ["top_k", "tfs_z"],
+            "'samplers' has the sampler \"tfs_z\", but the samplers are penalties, dry, top_n_sigma, top_k, typ_p, "
+            "top_p, min_p, xtc, temperature, infill, adaptive_p.",
         ),
         (
             "samplers",
             "kz",
             "'samplers' has the letter \"z\", but the letters are e (penalties), d (dry), s (top_n_sigma), k (top_k), "
-            "y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature), a (adaptive_p).",
+            "y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature), i (infill), "
+            "a (adaptive_p).",
         ),
         ("samplers", "k" * 33, "'samplers' has 33 entries, but at most 32 are allowed."),
         ("n", 0, "'n' is 0, but it must be an integer from 1 to 16."),
@@ -101,8 +102,12 @@ def sampling(defaults: dict[str, Any] | None = None, *, fallback_seed: int = 7, 
         ("stop", ["x"] * 17, "'stop' has 17 strings, but at most 16 are allowed."),
         ("stop", 5, "'stop' must be a string or a list of strings, but it is 5."),
         ("stop", ["a", 5], "'stop' must be a string or a list of strings, but it is a list."),
-        ("logit_bias", [[1, 2]], "'logit_bias' must be an object from token ids to numbers, but it is a list."),
-        ("logit_bias", {"the": 1}, '\'logit_bias\' has the key "the", but keys must be token ids such as "42".'),
+        (
+            "logit_bias",
+            "x",
+            "'logit_bias' must be an object from token ids or texts to numbers, or a list of such pairs, but it is "
+            '"x".',
+        ),
         (
             "logit_bias",
             {"5": 101},
@@ -238,7 +243,7 @@ def test_logit_bias_goes_to_the_engine_with_false_as_a_ban() -> None:
 
 
 def test_logit_bias_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(RequestError, match="names the token 100, but the ids of this model end at 99") as caught:
+    with pytest.raises(RequestError, match="names the token 100, but the ids of this model are 0 to 99") as caught:
         sampling(logit_bias={"100": 1})
     assert caught.value.param == "logit_bias"
 

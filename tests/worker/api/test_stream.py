@@ -4,103 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.fakes.engine import IM_START, FakeEngine, FakeVocabulary, Script
-from worker.api.deltas import text_of
-from worker.api.logprobs import PlacedPick
-from worker.api.served import Answer, Ending, Formatter, Job, Piece, ServedModel
+from tests.fakes.reply import PlainFormatter, Run, play, settle
+from worker.api.served import Job, ServedModel
 from worker.api.stream import Reply, failure
 from worker.api.usage import Totals
-from worker.contract import Frame, FrameDecoder, FrameType
+from worker.contract import FrameDecoder, FrameType
 from worker.engine.request import FinishReason, GenerationRequest
 from worker.errors import EngineGone, GenerationFailed, NoChatTemplate, RequestError
 
 HELLO = FakeVocabulary().words["Hello"]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
-
-
-class PlainFormatter(Formatter):
-    """Readable bytes: `0<` opens choice 0, `0:text;` is text, `0>stop;` closes it; `[97]` are tokens with picks."""
-
-    def first(self, choice: int, totals: Totals) -> bytes:
-        return b"%d<" % choice
-
-    def piece(self, choice: int, piece: Piece) -> bytes:
-        return f"{choice}:{text_of([piece.delta])}{told(piece.picks)};".encode()
-
-    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
-        return f"{choice}>{ending.finish}{'' if totals is None else '!'}{told(ending.picks)};".encode()
-
-    def closing(self, totals: Totals) -> bytes:
-        return b"done"
-
-    def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
-        return "|".join(f"{one.text}>{one.ending.finish}{told(one.ending.picks)}" for one in answers).encode()
-
-
-def told(picks: Sequence[PlacedPick]) -> str:
-    return str([one.pick.token for one in picks]) if picks else ""
-
-
-class Run:
-    """A reply, what it has written, and the engine it runs on."""
-
-    def __init__(
-        self,
-        engine: FakeEngine,
-        *,
-        n: int = 1,
-        stop: tuple[str, ...] = (),
-        is_stream: bool = True,
-        num_logprobs: int | None = None,
-    ) -> None:
-        self.engine = engine
-        self.writes: list[list[Frame]] = []
-        self.may_write = asyncio.Event()
-        self.may_write.set()
-        requests = tuple(GenerationRequest((1, 2, 3), max_tokens=50, num_logprobs=num_logprobs) for _ in range(n))
-        job = Job(requests, n, stop, is_stream, PlainFormatter())
-        self.reply = Reply(ServedModel("m", engine, engine.vocabulary), job, self._write)
-
-    async def _write(self, data: bytes) -> None:
-        await self.may_write.wait()
-        decoder = FrameDecoder()
-        self.writes.append(decoder.feed(data))
-        assert decoder.is_at_boundary
-
-    @property
-    def frames(self) -> list[Frame]:
-        return [frame for write in self.writes for frame in write]
-
-    @property
-    def text(self) -> str:
-        return b"".join(frame.payload for frame in self.frames if frame.type is FrameType.DATA).decode()
-
-    @property
-    def resumes(self) -> list[dict[str, Any]]:
-        return [json.loads(frame.payload) for frame in self.frames if frame.type is FrameType.RESUME]
-
-    @property
-    def end(self) -> dict[str, Any]:
-        assert self.frames[-1].type is FrameType.END
-        assert [frame.type for frame in self.frames].count(FrameType.END) == 1
-        end: dict[str, Any] = json.loads(self.frames[-1].payload)
-        return end
-
-
-async def play(*steps: Sequence[int], finish: FinishReason = STOP, **options: Any) -> Run:
-    run = Run(FakeEngine(answers=[Script(steps, finish)]), **options)
-    await run.reply.run()
-    return run
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_a_stream_opens_once_carries_each_step_and_closes_once() -> None:

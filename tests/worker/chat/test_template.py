@@ -124,7 +124,7 @@ def test_generation_blocks_and_loop_controls_are_understood() -> None:
 
 def test_template_refuses_in_its_own_words() -> None:
     with pytest.raises(TemplateError) as caught:
-        rendered(GEMMA, SYSTEM, USER)
+        rendered(GEMMA, SYSTEM, ASSISTANT, USER)
     assert str(caught.value) == "System role not supported"
 
 
@@ -174,6 +174,14 @@ def test_conversation_that_the_template_refuses_is_merged_and_tried_again() -> N
     assert rendered(MISTRAL, SYSTEM, *user, {"role": "developer", "content": "Be kind."}) == (
         "<s>[INST] Be brief.\n\nBe kind.\n\none\n\ntwo [/INST]"
     )
+
+
+def test_system_message_that_the_template_refuses_stands_in_front_of_the_first_user_text() -> None:
+    assert rendered(GEMMA, SYSTEM, USER, ASSISTANT, USER).startswith(
+        "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!<end_of_turn>"
+    )
+    later = [USER, SYSTEM | {"content": "Later."}]
+    assert "user\nBe brief.\n\nLater.\n\nHi<end_of_turn>" in rendered(GEMMA, SYSTEM, *later)
 
 
 def test_conversation_that_the_template_takes_is_not_merged() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -14,14 +13,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.fakes.backend import FakeBackend, computed_with, next_token
+from tests.fakes.backend import FakeBackend, computed_with
 from tests.fakes.bench import Bench
+from tests.fakes.drafts import OftenRight
 from worker.contract import SlotState
 from worker.engine import kv_store
 from worker.engine.adapters import AdapterTurns
-from worker.engine.batch import TokenArray
-from worker.engine.cost import CostTable
-from worker.engine.drafting import Drafting
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import AdapterSet, FinishReason, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
@@ -30,29 +27,6 @@ PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2
 """Prompts begin with one of these, so that sharing happens often and at several depths."""
 
 ADAPTERS: tuple[AdapterSet, ...] = ((), (), ((0, 1.0),), ((0, 0.5),), ((0, 1.0), (2, -1.0)))
-
-
-class OftenRight(Drafting):
-    """Drafts what the fake model will say, with one mistake now and then."""
-
-    def __init__(self, num_drafted: int, num_vocab: int) -> None:
-        super().__init__(num_drafted, 3 * num_drafted)
-        self._num_drafted = num_drafted
-        self._num_vocab = num_vocab
-
-    def propose(
-        self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
-    ) -> dict[RequestId, TokenArray]:
-        drafts = {}
-        for _, sequence in generating:
-            tokens = sequence.tokens.tolist()
-            for _ in range(self._num_drafted):
-                seen = [computed_with(token, sequence.request.adapters) for token in tokens]
-                tokens.append(next_token(seen, self._num_vocab))
-            if len(tokens) % 3 == 0:
-                tokens[-1 - len(tokens) % self._num_drafted] += 1
-            drafts[sequence.request_id] = np.array(tokens[sequence.num_tokens :], dtype=np.int32) % self._num_vocab
-        return drafts
 
 
 def stored_in(folder: Path, cells: dict[str, list[int]]) -> PromptFolder:
@@ -71,7 +45,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prompts: dict[RequestId, tuple[list[int], int, AdapterSet]] = {}
+        self.prompts: dict[RequestId, tuple[list[int], int, AdapterSet, int]] = {}
+        self.told: set[RequestId] = set()
         self.cut_at: dict[RequestId, int] = {}
         self.gone: set[RequestId] = set()
 
@@ -116,11 +91,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(
         prefix=st.sampled_from(PREFIXES),
         tail=st.lists(st.integers(1, 39), min_size=1, max_size=12),
-        max_tokens=st.integers(1, 40),
+        max_tokens=st.integers(0, 40),
         priority=st.integers(0, 1),
         salt=st.sampled_from(["", "", "", "tenant"]),
         cache_prompt=st.sampled_from([True, True, True, False]),
         adapters=st.sampled_from(ADAPTERS),
+        min_tokens=st.sampled_from([0, 0, 5, 50]),
+        slot=st.sampled_from([None, None, 0, 1, 9]),
+        is_told=st.booleans(),
     )
     def submit(
         self,
@@ -131,13 +109,27 @@ class EngineMachine(RuleBasedStateMachine):
         salt: str,
         cache_prompt: bool,
         adapters: AdapterSet,
+        min_tokens: int,
+        slot: int | None,
+        is_told: bool,
     ) -> None:
         prompt = [*prefix, *tail]
         max_tokens = min(max_tokens, 96 - len(prompt))
         request_id = self.bench.submit(
-            prompt, max_tokens, priority=priority, cache_salt=salt, cache_prompt=cache_prompt, adapters=adapters
+            prompt,
+            max_tokens,
+            priority=priority,
+            cache_salt=salt,
+            cache_prompt=cache_prompt,
+            adapters=adapters,
+            min_tokens=min_tokens,
+            slot=slot,
+            wants_progress=is_told,
+            wants_timings=is_told,
         )
-        self.prompts[request_id] = (prompt, max_tokens, adapters)
+        self.prompts[request_id] = (prompt, max_tokens, adapters, min_tokens)
+        if is_told:
+            self.told.add(request_id)
 
     @rule(steps=st.integers(1, 12))
     def run_steps(self, steps: int) -> None:
@@ -190,18 +182,22 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.folder.cleanup()
         self.bench.run(max_steps=6000)
-        for request_id, (prompt, max_tokens, adapters) in self.prompts.items():
+        for request_id, (prompt, max_tokens, adapters, min_tokens) in self.prompts.items():
             if request_id in self.gone:
                 continue
             end = self.bench.ends[request_id]
             answer = self.bench.answers[request_id]
             assert end.finish in {FinishReason.STOP, FinishReason.LENGTH}, end
-            expected = self.bench.expected(prompt, max_tokens, adapters)
+            expected = self.bench.expected(prompt, max_tokens, adapters, min_tokens=min_tokens)
             if request_id in self.cut_at:
                 answer = answer[: self.cut_at[request_id]]
                 assert answer == expected[: self.cut_at[request_id]]
             else:
                 assert answer == expected
+            told = self.bench.progress[request_id]
+            assert bool(told) == (request_id in self.told)
+            assert all(one.cached_tokens <= one.processed_tokens <= one.total_tokens == len(prompt) for one in told)
+            assert not told or told[-1].processed_tokens == len(prompt)
         assert set(self.bench.states()) == {SlotState.IDLE}
         cells = self.bench.core.scheduler.kv_cells()
         self.bench.core.step()

@@ -20,9 +20,9 @@ class Cut:
         return b"" if token in self.control and not special else self.pieces[token]
 
 
-def stream_of(*pieces: bytes | str, stop: tuple[str, ...] = (), **options: bool) -> TextStream:
+def stream_of(*pieces: bytes | str, stop: tuple[str, ...] = (), **options: int) -> TextStream:
     raw = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
-    return TextStream(Cut(*raw), stop, **options)
+    return TextStream(Cut(*raw), stop, **options)  # type: ignore[arg-type]
 
 
 def push_all(stream: TextStream, count: int) -> list[str]:
@@ -143,6 +143,24 @@ def test_nothing_after_the_stop_string_counts() -> None:
     assert stream.num_tokens == 2
 
 
+def test_a_stop_string_within_the_least_length_is_text_like_any_other() -> None:
+    stream = stream_of("aSTOP", "b", "STOP", "c", stop=("STOP",), min_tokens=2)
+    assert push_all(stream, 4) == ["aSTOP", "b", "", ""]
+    assert (stream.is_stopped, stream.num_tokens) == (True, 3)
+
+
+def test_a_stop_string_counts_if_a_token_after_the_least_length_completes_it() -> None:
+    stream = stream_of("a", "ST", "OP", "c", stop=("STOP",), min_tokens=2)
+    assert push_all(stream, 4) == ["a", "", "", ""]
+    assert (stream.is_stopped, stream.num_tokens) == (True, 3)
+
+
+def test_what_was_held_at_the_least_length_is_not_searched_again() -> None:
+    stream = stream_of("xab", "z", stop=("ab", "xaby"), min_tokens=1)
+    assert push_all(stream, 2) == ["", "xabz"]
+    assert not stream.is_stopped
+
+
 # --- any text, any cut ------------------------------------------------------------------------------------
 
 TEXTS = st.text(alphabet="ab é🦙\n", max_size=30)
@@ -230,3 +248,21 @@ def test_no_more_is_held_back_than_could_become_a_stop_string(
             known = b"".join(pieces[: token + 1]).decode("utf-8", "ignore")
             held = known[len(sent) :]
             assert not held or any(one.startswith(held) for one in stop)
+
+
+@given(text=TEXTS, stop=STOPS, sizes=CUTS, min_tokens=st.integers(0, 12))
+def test_stop_strings_completed_within_the_least_length_do_not_count(
+    text: str, stop: tuple[str, ...], sizes: list[int], min_tokens: int
+) -> None:
+    pieces = cut(text.encode(), sizes)
+    stream = stream_of(*pieces, stop=stop, min_tokens=min_tokens)
+    sent = "".join(push_all(stream, len(pieces))) + stream.flush()
+    exempt = len(b"".join(pieces[:min_tokens]).decode("utf-8", "ignore"))
+    ends = [end for end in range(exempt + 1, len(text) + 1) if text[:end].endswith(stop)] if stop else []
+    assert stream.is_stopped == bool(ends)
+    if not ends:
+        assert sent == text
+    else:
+        assert text.startswith(sent)
+        assert text[len(sent) :].startswith(stop)
+        assert stream.num_tokens > min_tokens

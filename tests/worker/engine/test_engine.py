@@ -153,3 +153,12 @@ async def test_errand_that_waits_when_the_engine_stops_is_told(engine: Engine) -
         await second
     with pytest.raises(EngineStopped):
         engine.call(lambda: 1)
+
+
+@pytest.mark.parametrize(("prompt", "max_tokens"), [((), 5), ((1,), -1), ((1,) * 128, 1), ((1,) * 128, 0)])
+async def test_request_that_could_never_run_is_refused_at_once(
+    engine: Engine, prompt: tuple[int, ...], max_tokens: int
+) -> None:
+    with pytest.raises(ValueError, match=f"{len(prompt)} tokens and {max_tokens} more, room for 128"):
+        engine.submit(GenerationRequest(prompt, max_tokens), lambda _: None)
+    assert engine.is_idle

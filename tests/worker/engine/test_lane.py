@@ -26,15 +26,25 @@ GREEDY = SamplingParams(temperature=0.0)
 class Client:
     """Submits to an engine over a fake backend and collects what comes."""
 
-    def __init__(self, *, can_share: bool) -> None:
+    def __init__(self, *, can_share: bool, num_vocab: int = 5000) -> None:
         # A large vocabulary: the fake model ends an answer with one token of it.
-        self.backend = FakeBackend(num_vocab=5000, num_slots=2, context=CONTEXT, can_share=can_share)
+        self.backend = FakeBackend(num_vocab=num_vocab, num_slots=2, context=CONTEXT, can_share=can_share)
         self.engine = Engine(self.backend, OPTIONS, check_cells=True)
         self.outputs: dict[RequestId, list[Output]] = {}
 
-    def submit(self, prompt: list[int], max_tokens: int, *, reproducible: bool = True) -> RequestId:
+    def submit(
+        self, prompt: list[int], max_tokens: int, *, reproducible: bool = True, min_tokens: int = 0
+    ) -> RequestId:
         outputs: list[Output] = []
-        request = GenerationRequest(tuple(prompt), max_tokens, GREEDY, reproducible=reproducible)
+        request = GenerationRequest(
+            tuple(prompt),
+            max_tokens,
+            GREEDY,
+            reproducible=reproducible,
+            min_tokens=min_tokens,
+            slot=1,
+            wants_progress=True,
+        )
         request_id = self.engine.submit(request, outputs.append)
         self.outputs[request_id] = outputs
         return request_id
@@ -113,6 +123,31 @@ async def test_slot_of_the_lane_is_shown_and_what_it_does_is_counted(client: Cli
     assert sum(snapshot.histograms["time_to_first_token_seconds"].counts) == 2
     assert sum(snapshot.histograms["batch_rows"].counts) == snapshot.counters.forwards
     assert snapshot.kv_cells["total"] == client.backend.num_cells
+
+
+async def test_answers_of_the_lane_tell_its_slot_whichever_was_asked_for(client: Client) -> None:
+    beside, lone = client.submit(prompt_of(9), 4, reproducible=False), client.submit(prompt_of(40), 4)
+    for request_id, slot in ((beside, 1), (lone, 2)):
+        await client.end_of(request_id)
+        told = [output.slot for output in client.outputs[request_id] if output.timings is not None]
+        assert told == [slot, slot]
+
+
+async def test_lane_tells_progress_and_computes_a_prompt_without_an_answer(client: Client) -> None:
+    end = await client.end_of(request_id := client.submit(prompt_of(CPU_ROWS + 5), 0))
+    assert (end.finish, end.num_generated) == (FinishReason.LENGTH, 0)
+    told = [output.progress.processed_tokens for output in client.outputs[request_id] if output.progress]
+    assert told == [CPU_ROWS, CPU_ROWS + 5]
+    assert client.backend.lones[0].passes == [(CPU_ROWS,), (5,)]
+
+
+async def test_least_length_holds_in_the_lane() -> None:
+    client = Client(can_share=True, num_vocab=20)
+    client.engine.start()
+    answer = await client.answer(client.submit(prompt_of(9), 60, min_tokens=50))
+    client.engine.stop()
+    assert answer == expected_answer(prompt_of(9), 60, 20, CONTEXT, min_tokens=50)
+    assert len(answer) >= 50 > len(expected_answer(prompt_of(9), 60, 20, CONTEXT))
 
 
 async def test_running_and_waiting_requests_of_the_lane_can_be_aborted_and_finished(client: Client) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiny_gguf import CONTROL_TEXTS, IM_END, IM_START, THINK, UNK, write_tiny_llama
+from tests.support.tiny_gguf import CONTROL_TEXTS, FIM_TEXTS, IM_END, IM_START, THINK, UNK, write_tiny_llama
 from worker.contract import EngineOptions
 from worker.engine.llama import LlamaBackend
 from worker.engine.llama_vocabulary import LlamaVocabulary
+from worker.engine.vocabulary import FimTokens
 
 TEXTS = ["hello world", "tell the story", "über 日本 🙂 🦙", "a\nb\tc", "x" * 300, "<|im_start|>", "é" * 20]
 
@@ -53,6 +54,16 @@ def test_vocabulary_tells_its_special_tokens(tmp_path: Path) -> None:
     assert (words.bos, words.eos, words.bos_text, words.eos_text) == (model.bos, model.eos, "<s>", "</s>")
     assert (words.add_bos, words.num_vocab) == (True, model.num_vocab)
     assert words.tokenize("hello", add_special=True, parse_special=False)[0] == model.bos
+
+
+@pytest.mark.parametrize("vocab", ["spm", "bpe"])
+def test_tokens_for_filling_in_the_middle_are_found_by_their_usual_texts(tmp_path: Path, vocab: Any) -> None:
+    plain = words_of(write_tiny_llama(tmp_path / "plain.gguf", vocab=vocab).path)
+    assert plain.fim == FimTokens()
+    words = words_of(write_tiny_llama(tmp_path / "tiny.gguf", vocab=vocab, has_fim=True).path)
+    found = (words.fim.prefix, words.fim.suffix, words.fim.middle, words.fim.repository, words.fim.file)
+    assert [words.piece(token, special=True).decode() for token in found if token is not None] == list(FIM_TEXTS)
+    assert not set(found) & set(words.tokenize("".join(FIM_TEXTS), add_special=False, parse_special=False))
 
 
 def test_template_and_sampling_of_the_file_are_told(tmp_path: Path) -> None:

@@ -190,6 +190,36 @@ def test_end_tokens_never_come_when_they_are_ignored(temperature: float) -> None
     assert not {ignoring.sample(row.copy(), NO_TOKENS, index).token for index in range(200)} & ends
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        replace(PLAIN, temperature=0.0),
+        replace(PLAIN, top_k=2),
+        replace(PLAIN, mirostat=1),
+        replace(PLAIN, mirostat=2),
+        replace(PLAIN, adaptive_target=0.9, samplers=(SamplerKind.ADAPTIVE_P,)),
+        replace(PLAIN, samplers=(), logit_bias=((4, 100.0),)),
+    ],
+    ids=["greedy", "two best", "mirostat 1", "mirostat 2", "adaptive", "biased"],
+)
+def test_end_tokens_come_after_the_least_length_and_not_before(params: SamplingParams) -> None:
+    row = logits(200)
+    row[[4, 9]] = 30.0
+    sampler = Sampler(GenerationRequest((1,), 40, params, min_tokens=20), 200, frozenset({4, 9}))
+    picked = [sampler.sample(row.copy(), NO_TOKENS, index).token for index in range(40)]
+    assert not {4, 9} & set(picked[:20])
+    assert {4, 9} & set(picked[20:])
+
+
+def test_least_length_changes_no_other_draw() -> None:
+    plain = Sampler(GenerationRequest((1,), 40, PLAIN), 200, frozenset({4}))
+    longer = Sampler(GenerationRequest((1,), 40, PLAIN, min_tokens=20), 200, frozenset({4}))
+    row = logits(200)
+    row[4] = -math.inf
+    for index in range(40):
+        assert plain.sample(row.copy(), NO_TOKENS, index) == longer.sample(row.copy(), NO_TOKENS, index)
+
+
 def test_banned_token_never_comes() -> None:
     row = logits(50)
     params = replace(PLAIN, logit_bias=((int(row.argmax()), -math.inf),))

@@ -60,6 +60,31 @@ def test_the_models_own_are_untouched_by_what_samplers_do(num_vocab: int, scale:
         np.testing.assert_allclose([logprob for _, logprob in got.top], truth[order[:20]], atol=2e-5)
 
 
+@pytest.mark.parametrize("num_vocab", [60, 200, LARGE])
+@pytest.mark.parametrize("scale", [0.0, 0.1, 20.0])
+@pytest.mark.parametrize("post", [False, True])
+def test_a_hundred_of_them_are_as_right_as_a_few(num_vocab: int, scale: float, post: bool) -> None:
+    row = logits(num_vocab, scale)
+    params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    truth = log_softmax(row)
+    order = np.lexsort((np.arange(num_vocab), -row))[:100]
+    got = pick(row, params, 100, post=post)
+    assert [token for token, _ in got.top] == order.tolist()
+    np.testing.assert_allclose([logprob for _, logprob in got.top], truth[order], atol=2e-5)
+
+
+def test_those_of_the_model_know_no_least_length_and_those_of_the_draw_do() -> None:
+    row = logits(200)
+    row[11] = 30.0
+    for post, expected in ((False, 11), (True, int(np.argsort(row)[-2]))):
+        request = GenerationRequest(
+            (1,), 9, SamplingParams(), num_logprobs=3, post_sampling_logprobs=post, min_tokens=5
+        )
+        got = Sampler(request, 200, frozenset({11})).sample(row.copy(), HISTORY, 0)
+        assert got.token != 11
+        assert got.top[0][0] == expected
+
+
 def test_equal_tokens_are_ordered_by_id() -> None:
     row = np.zeros(LARGE, dtype=np.float32)
     row[[900, 500, 17_000]] = 5.0

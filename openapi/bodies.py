@@ -1,0 +1,159 @@
+"""What the bodies of requests are: the worker's models of fields, with the keys that the router reads besides.
+
+Owns no field's type or range: those are the models'. What the router's own routes take is told here, as they read it
+by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from openapi.meanings import FieldKey
+from router.later import ROUTES as LATER
+from router.routes import Route
+from worker.api.fields import Fields
+from worker.api.json_schemas import NULL, TEXT, Schema, any_of, list_of, object_of
+from worker.app import ROUTES as WORKER_ROUTES
+
+_DURATION = r"^[+-]?([0-9]+(\.[0-9]*)?|([0-9]+(\.[0-9]*)?(ns|us|ms|s|m|h))+)$"
+
+ROUTER_KEYS: Mapping[str, Schema] = {
+    "model": any_of(TEXT, NULL)
+    | {"description": "A model or an alias. Without it: the server's `default_model`, or its only model."},
+    "priority": any_of({"type": "integer", "minimum": -100, "maximum": 100}, NULL)
+    | {"description": "Higher goes first where requests wait. More than 0 needs a key of scope `admin`."},
+    "cache_salt": any_of(TEXT, NULL) | {"description": "Only requests of the same salt share computed prompts."},
+    "keep_alive": any_of({"type": "number"}, {"type": "string", "pattern": _DURATION}, NULL)
+    | {
+        "description": 'Seconds, or a duration such as "5m" or "1h30m", that the worker which answers stays loaded when '
+        "nobody uses it. 0: it goes at once. Negative: idleness does not unload it."
+    },
+}
+"""What the router reads of every body that goes to a model, where the dialect's own fields do not tell it."""
+
+_NAMED_MODEL = object_of(("model",), model=TEXT | {"description": "A model or an alias."}) | {
+    "additionalProperties": False
+}
+_SCALES = list_of(
+    object_of(
+        ("id", "scale"),
+        id={"type": "integer", "minimum": 0},
+        scale={"type": "number", "minimum": -100, "maximum": 100},
+    )
+)
+_TAGGED = {"model": TEXT | {"description": "A model or an alias, with or without `:latest`."}}
+OWN_BODIES: Mapping[str, Schema | None] = {
+    "/models/load": _NAMED_MODEL,
+    "/models/unload": _NAMED_MODEL,
+    "/admin/reload": None,
+    "/props": None,
+    "/lora-adapters": _SCALES,
+    "/slots/{id}": None,
+    "/v1/responses/{id}/cancel": None,
+    "/api/show": object_of(("model",), **_TAGGED),
+    "/api/pull": object_of(
+        ("model",),
+        model=TEXT | {"description": "A model of `models.yaml`, or a reference such as `hf:OWNER/REPO:Q4_K_M`."},
+        stream=any_of({"type": "boolean"}, NULL)
+        | {"description": "False: one reply when all is here, no lines before."},
+    ),
+}
+"""What is posted to the router's own routes; None = they want no body."""
+
+
+def full_path(route: Route) -> str:
+    """Return the path as OpenAPI writes it, without patterns; of a route that is another form, the first one's."""
+    path = re.sub(r":[^}]*\}", "}", route.path)
+    return f"/v1{path}" if (route.same_as or "").startswith("/v1/") and "{" in path else path
+
+
+def fields_of(route: Route) -> type[Fields] | None:
+    """Return the model of the bodies that a worker gets from `route`; None if none gets any."""
+    return _worker_fields().get(route.label) if route.method == "POST" and "{" not in route.path else None
+
+
+def request_body(route: Route) -> dict[str, Any] | None:
+    """Return the description of the route's body; None if it has none. Raises: LookupError that says what lacks."""
+    if route.method != "POST" or route in LATER:
+        return None
+    if (fields := fields_of(route)) is not None:
+        return _json_body({"$ref": f"#/components/schemas/{fields.__name__}"})
+    try:
+        schema = OWN_BODIES[full_path(route)]
+    except KeyError:
+        raise LookupError(
+            f"nothing tells what the body of {route.method} {route.path} is: give the worker's route `fields`, or put "
+            "it into OWN_BODIES in openapi/bodies.py"
+        ) from None
+    return None if schema is None else _json_body(schema)
+
+
+def body_schemas(meanings: Mapping[FieldKey, str]) -> dict[str, Schema]:
+    """Return the schemas of all bodies that workers get, and of their parts, by name."""
+    models = sorted(set(_worker_fields().values()), key=lambda model: model.__name__)
+    names = [model.__name__ for model in models]
+    assert len(set(names)) == len(names), f"two bodies have the same name: {names}"
+    found = models_json_schema([(model, "validation") for model in models], ref_template="#/components/schemas/{model}")
+    # Parts of bodies that have one name in several dialects are told apart by their module.
+    schemas: dict[str, Schema] = json.loads(json.dumps(found[1]["$defs"]).replace("worker__api__", ""))
+    for schema in schemas.values():
+        _make_readable(schema, meanings)
+    for name in names:
+        schemas[name]["properties"] = dict(ROUTER_KEYS) | schemas[name].get("properties", {})
+    return dict(sorted(schemas.items()))
+
+
+def sentence(words: str) -> str:
+    """Return what completes "it must be ..." as a sentence of its own."""
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
+
+
+def _worker_fields() -> dict[str, type[Fields]]:
+    """Return the model of each worker route. Raises: LookupError."""
+    found = {}
+    for route in WORKER_ROUTES:
+        if route.fields is None:
+            raise LookupError(f"the route {route.path} in worker/app.py has no `fields`")
+        found[route.path] = route.fields
+    return found
+
+
+def _json_body(schema: Schema) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+_LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""pydantic's own words, which it leaves in the schema of a number that is read by a validator in front."""
+
+
+def _parts(schema: Schema) -> Iterator[Schema]:
+    """Return `schema` and every schema inside it."""
+    yield schema
+    inside = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        inside += schema.get(key, ())
+    inside += [schema[key] for key in ("items", "additionalProperties", "propertyNames") if key in schema]
+    for one in inside:
+        if isinstance(one, dict):
+            yield from _parts(one)
+
+
+def _make_readable(schema: Schema, meanings: Mapping[FieldKey, str]) -> None:
+    """Mutates: `schema`: sentences for descriptions; no titles, nor defaults that only stand for "not said"."""
+    for name, field in schema.get("properties", {}).items():
+        if (words := field.get("description")) is not None:
+            field["description"] = f"{sentence(words)} {meanings.get((name, words), '')}".rstrip()
+    for part in _parts(schema):
+        part.pop("title", None)
+        if part.get("default", 0) in (None, []):
+            del part["default"]
+        if "description" in part:
+            part["description"] = sentence(part["description"])
+        for ours, theirs in _LIMITS.items():
+            if ours in part:
+                part[theirs] = part.pop(ours)

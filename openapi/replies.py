@@ -1,0 +1,154 @@
+"""What comes back: the statuses of each route, the form of its errors in its dialect, the types of its replies.
+
+Owns which statuses a kind of route can answer with. The forms of errors are `router/dialects.py`'s; the tests compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from openapi.bodies import OWN_BODIES, fields_of, full_path
+from openapi.shapes import REPLIES
+from router.dialects import EVENT_STREAM, NDJSON, Dialect, stream_type
+from router.later import ROUTES as LATER
+from router.routes import Route
+from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, Schema, any_of, list_of, object_of
+
+_JSON = "application/json"
+_PLAIN = "text/plain"
+
+HEADERS: Mapping[str, Any] = {
+    "X-Request-Id": {"description": "What the server's log calls this request.", "schema": TEXT},
+}
+
+_MEANINGS: Mapping[int, str] = {
+    400: "The request is wrong: the message names the field and says what it must be.",
+    401: "The server wants an API key, and this is none of its own.",
+    403: "The API key may not do this, or the request came by a foreign name or from a foreign page.",
+    404: "There is no such model, whose nearest names the message lists; or no such response.",
+    413: "The body is longer than the server's `limits.max_body_bytes`.",
+    415: "The body is not declared as JSON.",
+    422: "The configuration has mistakes, which are listed; nothing has changed.",
+    429: "Too many requests wait already. `Retry-After` says when to come again.",
+    500: "The model or the server failed on this request.",
+    501: "This release cannot do that; the message says what to use instead.",
+    502: "The other server that this model is on gave no proper answer.",
+    503: "The model cannot be used now; the message says why, `Retry-After` when to come again.",
+    507: "No device of this machine can hold the model; the message has the numbers.",
+}
+_OF_MODELS = (400, 404, 413, 415, 429, 500, 502, 503, 507)
+"""What a request to a model may be answered with, beside what it asks for."""
+
+_STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("POST", "/models/load"): (404, 507),
+    ("POST", "/models/unload"): (404,),
+    ("POST", "/admin/reload"): (400, 422),
+    ("GET", "/v1/models/{id}"): (404,),
+    ("GET", "/health"): (404, 503),
+    ("GET", "/slots"): (404,),
+    ("GET", "/events"): (429,),
+    ("GET", "/models/sse"): (429,),
+    ("GET", "/admin/logs"): (400, 404, 429),
+    ("GET", "/props"): (400, 404),
+    ("POST", "/props"): (501,),
+    ("GET", "/lora-adapters"): (400, 404),
+    ("POST", "/lora-adapters"): (404,),
+    ("POST", "/slots/{id}"): (400, 501),
+    ("GET", "/v1/responses/{id}"): (400, 404),
+    ("DELETE", "/v1/responses/{id}"): (404,),
+    ("GET", "/v1/responses/{id}/input_items"): (400, 404),
+    ("POST", "/v1/responses/{id}/cancel"): (400, 404),
+    ("POST", "/api/show"): (404,),
+    ("POST", "/api/pull"): (404, 503),
+}
+"""Of the router's own routes, beside those that follow from keys and bodies."""
+
+_CONTENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("GET", "/"): {_PLAIN: {"schema": TEXT}},
+    ("GET", "/docs"): {"text/html": {"schema": TEXT}},
+    ("GET", "/metrics"): {_PLAIN: {"schema": TEXT}, "application/openmetrics-text": {"schema": TEXT}},
+    ("GET", "/admin/logs"): {_PLAIN: {"schema": TEXT}},
+    ("GET", "/events"): {EVENT_STREAM: {"schema": TEXT}},
+    ("GET", "/models/sse"): {EVENT_STREAM: {"schema": TEXT}},
+    ("GET", "/slots"): {_JSON: {"schema": list_of(ANY_OBJECT)}},
+    ("GET", "/lora-adapters"): {_JSON: {"schema": list_of(ANY_OBJECT)}},
+    ("POST", "/api/pull"): {_JSON: {"schema": ANY_OBJECT}, NDJSON: {"schema": TEXT}},
+}
+"""Successful replies that are not one JSON object."""
+_NEVER_OK = frozenset({("POST", "/props"), ("POST", "/slots/{id}"), ("POST", "/v1/responses/{id}/cancel")})
+"""Routes of other servers that are there to tell why they do nothing."""
+
+_NAMES = {
+    Dialect.OPENAI: "OpenAIError",
+    Dialect.RESPONSES: "OpenAIError",
+    Dialect.ANTHROPIC: "AnthropicError",
+    Dialect.OLLAMA: "OllamaError",
+    Dialect.LLAMA: "LlamaServerError",
+}
+
+
+def error_schemas() -> dict[str, Schema]:
+    """Return how errors look in each dialect, by name."""
+    openai = object_of(
+        ("message", "type", "param", "code"), message=TEXT, type=TEXT, param=any_of(TEXT, NULL), code=TEXT
+    )
+    llama = object_of(("code", "message", "type"), code={"type": "integer"}, message=TEXT, type=TEXT, param=TEXT)
+    anthropic = object_of(("type", "message"), type=TEXT, message=TEXT)
+    return {
+        "OpenAIError": object_of(("error",), error=openai),
+        "LlamaServerError": object_of(("error",), error=llama),
+        "AnthropicError": object_of(
+            ("type", "error"), type={"const": "error"}, error=anthropic, request_id=any_of(TEXT, NULL)
+        ),
+        "OllamaError": object_of(("error",), error=TEXT),
+    }
+
+
+def responses(route: Route) -> dict[str, Any]:
+    """Return everything that `route` may answer."""
+    found: dict[str, Any] = {}
+    key = route.method, full_path(route)
+    if route not in LATER and key not in _NEVER_OK:
+        found["200"] = _response("What was asked for.", _content(route))
+    for status in sorted(_failures(route)):
+        if key == ("GET", "/health") and status == 503:
+            found["503"] = _response(
+                "The server stops, or the model cannot be used: the body has the reason.", _health()
+            )
+        else:
+            schema = {"$ref": f"#/components/schemas/{_NAMES[route.dialect]}"}
+            found[str(status)] = _response(_MEANINGS[status], {_JSON: {"schema": schema}})
+    return found
+
+
+def _failures(route: Route) -> set[int]:
+    statuses = {403}  # the name in `Host` and the page in `Origin` are checked on every route
+    if route.scopes:
+        statuses.add(401)
+    if route in LATER:
+        return statuses | {501}
+    if fields_of(route) is not None:
+        return statuses | set(_OF_MODELS)
+    path = full_path(route)
+    if route.method == "POST" and OWN_BODIES.get(path) is not None:
+        statuses |= {400, 413, 415, 429}
+    return statuses | set(_STATUSES.get((route.method, path), ()))
+
+
+def _content(route: Route) -> Mapping[str, Any]:
+    if (fields := fields_of(route)) is None:
+        return _CONTENT.get((route.method, full_path(route)), {_JSON: {"schema": ANY_OBJECT}})
+    content: dict[str, Any] = {_JSON: {"schema": REPLIES.get(route.label, ANY_OBJECT)}}
+    if "stream" in fields.model_fields and not route.never_streams:
+        content[stream_type(route.dialect)] = {"schema": TEXT}
+    return content
+
+
+def _health() -> Mapping[str, Any]:
+    return {_JSON: {"schema": object_of(("status",), status=TEXT, reason=TEXT)}}
+
+
+def _response(description: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    header = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+    return {"description": description, "headers": header, "content": content}

@@ -1,0 +1,54 @@
+"""Which model a request means that names none.
+
+Reads snapshots only: it must never wake a worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.catalog import Resolution
+from router.lifecycle import WorkerState
+from router.listing import Look, capabilities
+
+if TYPE_CHECKING:
+    from router.supervisor import Supervisor
+
+ANY = "any"
+"""Stands for a capability that every model has."""
+
+
+def find_candidate(supervisor: Supervisor, name: str | None, capability: str | None) -> Resolution:
+    """Return what `name` stands for; without one: the default, the only model here, or the only loaded one that can.
+
+    `capability` is what it must be able to do, as `GET /v1/models` tells it; None = loaded ones do not count.
+    Raises: ModelNotFound; BadRequest naming `model` when there is no such candidate.
+    """
+    catalog = supervisor.catalog
+    if not name and catalog.default_model is None and capability is not None:
+        name = only_candidate(supervisor, capability)
+    return catalog.resolve(name)
+
+
+def only_candidate(supervisor: Supervisor, capability: str = ANY) -> str | None:
+    """Return the only model that runs here, or the only loaded one that can do this; None = there is no such one."""
+    local = [spec.name for spec in supervisor.catalog.models.values() if spec.remote is None]
+    found = local if len(local) == 1 else loaded_models(supervisor, capability)
+    return found[0] if len(found) == 1 else None
+
+
+def loaded_models(supervisor: Supervisor, capability: str = ANY) -> list[str]:
+    """Return the names of the models that are ready and have told that they can do this."""
+    look = Look.at(supervisor)
+    return [
+        view.name
+        for view in look.fleet.models.values()
+        if view.state is WorkerState.READY
+        and (
+            capability == ANY
+            or any(
+                status.facts is not None and capability in capabilities(status.facts)
+                for _, status in look.statuses(view)
+            )
+        )
+    ]

@@ -1,0 +1,167 @@
+"""llama-server's routes that the router answers itself: properties, LoRA adapters, saved slots.
+
+Reads snapshots and files only: it must never ask a worker or wake one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from router.auth import Scope
+from router.body import check_media_type, read_body
+from router.candidates import ANY, find_candidate, only_candidate
+from router.catalog import LoraSpec, ModelSpec, Resolution
+from router.dialects import Dialect
+from router.errors import BadRequest, NotAvailableYet
+from router.gguf_header import GgufError, GgufHeader, GgufTexts, read_gguf_texts
+from router.json_reply import json_response
+from router.listing import Look, usable_context
+from router.llama_props import model_props, router_props
+from router.routes import Route
+from router.services import SERVICES, Services
+
+_MAX_BODY_BYTES = 64 * 1024
+_MAX_SCALE = 100.0
+"""As for the field `lora` of a request."""
+_SLOT_ACTIONS = ("save", "restore", "erase")
+
+
+async def get_props(request: web.Request) -> web.StreamResponse:
+    """Answer with a model's properties; without a name with those of the only candidate, else with the router's."""
+    services = request.app[SERVICES]
+    supervisor = services.supervisor
+    name = request.query.get("model") or only_candidate(supervisor)
+    if name is None:
+        return json_response(router_props(supervisor.catalog.limits.max_loaded))
+    resolution = supervisor.catalog.resolve(name)
+    spec = _local(resolution.spec)
+    look = Look.at(supervisor)
+    statuses = look.statuses(look.fleet.models.get(spec.name))
+    facts = next((status.facts for _, status in statuses if status.facts is not None), None)
+    header = supervisor.header_of(spec)
+    props = model_props(
+        resolution,
+        header=header,
+        texts=await _texts(header),
+        context=supervisor.context_of(spec) if facts is None else usable_context(facts),
+        num_slots=spec.slots if facts is None else facts.slots,
+        is_loaded=facts is not None,
+    )
+    return json_response(props)
+
+
+async def post_props(request: web.Request) -> web.StreamResponse:
+    """Refuse: properties are configured."""
+    raise NotAvailableYet(
+        "properties cannot be changed while the server runs by this route: write them into models.yaml, whose edits "
+        "are picked up within two seconds"
+    )
+
+
+async def get_loras(request: web.Request) -> web.StreamResponse:
+    """Answer with the model's adapters and the scales that its requests get unless they say otherwise."""
+    services = request.app[SERVICES]
+    spec = _local(_candidate(request, services).spec)
+    scales = services.lora_scales.of(spec)
+    return json_response(
+        [
+            {"id": id_, "name": lora.name, "path": _file_name(lora.source), "scale": scales.get(lora.name, 0.0)}
+            for id_, lora in enumerate(spec.loras)
+        ]
+    )
+
+
+async def post_loras(request: web.Request) -> web.StreamResponse:
+    """Set these scales for requests to come; adapters that are not named get 0. Kept until the router stops."""
+    services = request.app[SERVICES]
+    check_media_type(request)
+    with services.body_memory.share() as share:
+        raw = await read_body(request, _MAX_BODY_BYTES, share)
+    entries = _read_list(raw)
+    spec = _local(_candidate(request, services).spec)
+    scales: dict[str, float] = {}
+    for number, entry in enumerate(entries):
+        lora, scale = _read_entry(spec, number, entry)
+        if lora.name in scales:
+            raise BadRequest(f"the adapter `{lora.name}` is named twice", param=f"[{number}].id")
+        scales[lora.name] = scale
+    services.lora_scales.set(spec.name, scales)
+    return json_response({"success": True})
+
+
+async def post_slot(request: web.Request) -> web.StreamResponse:
+    """Refuse: the state of a slot cannot be saved by hand."""
+    action = request.query.get("action")
+    if action not in _SLOT_ACTIONS:
+        raise BadRequest("`action` must be save, restore or erase: POST /slots/0?action=save", param="action")
+    raise NotAvailableYet(
+        f"saved state of slots (`action={action}`) is not available in this release; finished prompts are kept in "
+        f"memory and found by themselves, whatever slot they ran in, and with `prompt_cache_disk_bytes` of the model "
+        f"in models.yaml they survive an unload and a restart on the disk; to do without them set `cache_prompt` to "
+        f"false in a request"
+    )
+
+
+ROUTES = (
+    Route("GET", "/props", get_props, dialect=Dialect.LLAMA),
+    Route("POST", "/props", post_props, scopes=(Scope.ADMIN,), is_shown=False, dialect=Dialect.LLAMA),
+    Route("GET", "/lora-adapters", get_loras, dialect=Dialect.LLAMA),
+    Route("POST", "/lora-adapters", post_loras, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
+    Route("POST", "/slots/{id:[0-9]+}", post_slot, is_shown=False, dialect=Dialect.LLAMA),
+)
+
+
+def _candidate(request: web.Request, services: Services) -> Resolution:
+    return find_candidate(services.supervisor, request.query.get("model"), ANY)
+
+
+def _local(spec: ModelSpec) -> ModelSpec:
+    """Return `spec` if it runs here. Raises: BadRequest."""
+    if spec.remote is not None:
+        raise BadRequest(f"`{spec.name}` is answered by another server (`url`): ask that one", param="model")
+    return spec
+
+
+async def _texts(header: GgufHeader | None) -> GgufTexts | None:
+    if header is None:
+        return None
+    try:
+        return await asyncio.to_thread(read_gguf_texts, header)
+    except GgufError:  # the file has gone or changed since; a load will tell
+        return None
+
+
+def _file_name(source: str) -> str:
+    return source.rstrip("/").rpartition("/")[2]
+
+
+def _read_list(raw: bytes) -> list[Any]:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the request body is not valid JSON: {error.msg}") from None
+    if not isinstance(value, list):
+        raise BadRequest('the request body must be a list such as [{"id": 0, "scale": 0.5}]')
+    return value
+
+
+def _read_entry(spec: ModelSpec, number: int, entry: Any) -> tuple[LoraSpec, float]:
+    """Return the adapter and the scale that one entry of the list sets. Raises: BadRequest."""
+    if not isinstance(entry, dict):
+        raise BadRequest(f'entry {number} of the list must be an object such as {{"id": 0, "scale": 0.5}}')
+    id_, scale = entry.get("id"), entry.get("scale")
+    if isinstance(id_, bool) or not isinstance(id_, int) or not 0 <= id_ < len(spec.loras):
+        names = ", ".join(f"{index}: {lora.name}" for index, lora in enumerate(spec.loras)) or "none"
+        raise BadRequest(
+            f"`id` of entry {number} must be one of an adapter of `{spec.name}` ({names})", param=f"[{number}].id"
+        )
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _MAX_SCALE:  # nor NaN
+        raise BadRequest(
+            f"`scale` of entry {number} must be a number from -{_MAX_SCALE:g} to {_MAX_SCALE:g}",
+            param=f"[{number}].scale",
+        )
+    return spec.loras[id_], float(scale)

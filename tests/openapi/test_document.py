@@ -1,0 +1,157 @@
+"""openapi.json: whole, up to date, and what it says of bodies and errors is what the code does."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from openapi.bodies import ROUTER_KEYS, body_schemas, sentence
+from openapi.document import ROOT, document, read_summaries, shown_path, to_text
+from openapi.meanings import read_meanings
+from openapi.replies import error_schemas
+from router.app import all_routes
+from router.body import OwnedKeys
+from router.dialects import Dialect, error_body
+from worker.api.fields import Fields
+from worker.app import ROUTES as WORKER_ROUTES
+from worker.contract import ErrorPayload
+
+DESCRIBED = document()
+METHODS = {"*": "post"}
+"""Routes that answer 501 to every method are shown under one."""
+
+
+def operations() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, found in DESCRIBED["paths"].items():
+        for method, operation in found.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def test_file_is_what_the_program_writes() -> None:
+    file = ROOT / "router" / "openapi.json"
+    assert file.read_text(encoding="utf-8") == to_text(DESCRIBED), "run: python -m openapi > router/openapi.json"
+    assert importlib.resources.files("router").joinpath("openapi.json").is_file()
+
+
+def test_every_route_is_described_and_no_other() -> None:
+    routes = {f"{METHODS.get(route.method, route.method).upper()} {shown_path(route)}" for route in all_routes()}
+    assert routes == {label for label, _ in operations()}
+
+
+def test_every_operation_says_what_it_is_for_and_what_it_answers() -> None:
+    ids = [operation["operationId"] for _, operation in operations()]
+    assert len(set(ids)) == len(ids)
+    for label, operation in operations():
+        assert operation["summary"].endswith("."), label
+        assert operation["tags"], label
+        assert operation["responses"], label
+        assert all(response["description"] and response["content"] for response in operation["responses"].values())
+
+
+def test_every_route_to_a_worker_has_a_body_with_its_fields() -> None:
+    named = {operation["requestBody"]["content"]["application/json"]["schema"].get("$ref") for _, operation in bodies()}
+    expected = {f"#/components/schemas/{route.fields.__name__}" for route in WORKER_ROUTES if route.fields}
+    assert named - {None} == expected
+
+
+def bodies() -> list[tuple[str, dict[str, Any]]]:
+    return [(label, operation) for label, operation in operations() if "requestBody" in operation]
+
+
+def test_every_field_says_what_it_must_be() -> None:
+    for route in WORKER_ROUTES:
+        assert route.fields is not None
+        schema = DESCRIBED["components"]["schemas"][route.fields.__name__]
+        undescribed = [name for name, field in schema["properties"].items() if "description" not in field]
+        assert not undescribed, f"{route.fields.__name__}: give these fields a `description`: {undescribed}"
+
+
+def test_keys_that_the_router_reads_are_in_every_body() -> None:
+    owned = {name.removesuffix("_s") for name in OwnedKeys.__dataclass_fields__}
+    assert owned - ROUTER_KEYS.keys() == {"stream", "previous_response_id"}, (
+        "which dialects have as fields of their own"
+    )
+    assert ROUTER_KEYS.keys() < owned
+    for route in WORKER_ROUTES:
+        assert route.fields is not None
+        assert ROUTER_KEYS.keys() <= DESCRIBED["components"]["schemas"][route.fields.__name__]["properties"].keys()
+
+
+@pytest.mark.parametrize("fields", sorted({route.fields for route in WORKER_ROUTES if route.fields}, key=str))
+def test_every_field_that_is_read_by_hand_has_a_schema_by_hand(fields: type[Fields]) -> None:
+    by_hand = {
+        name
+        for validator in fields.__pydantic_decorators__.field_validators.values()
+        if validator.info.mode == "before"
+        for name in validator.info.fields
+    }
+    for name in by_hand:
+        shown = [type(one).__name__ for one in fields.model_fields[name].metadata]
+        assert "WithJsonSchema" in shown or name in PLAIN, f"{fields.__name__}.{name}"
+
+
+PLAIN = frozenset({"logprobs", "seed"})
+"""What pydantic describes well enough: their validators only take a further way of saying the same."""
+
+
+def test_schemas_are_valid_and_refer_to_what_there_is() -> None:
+    schemas = DESCRIBED["components"]["schemas"]
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(DESCRIBED)))
+    assert named <= schemas.keys()
+    unused = schemas.keys() - named
+    assert not unused, unused
+
+
+def test_limits_are_told_in_the_words_of_json_schema() -> None:
+    text = json.dumps(body_schemas({}))
+    assert not re.search(r'"(ge|gt|le|lt|title)": ', text)
+    assert DESCRIBED["components"]["schemas"]["ChatFields"]["properties"]["top_logprobs"]["anyOf"][0] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 20,
+    }
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500, 503])
+def test_errors_have_the_form_that_is_described(dialect: Dialect, status: int) -> None:
+    route = next(route for route in all_routes() if route.dialect is dialect and route.method == "POST")
+    described = DESCRIBED["paths"][shown_path(route)]["post"]["responses"]["401"]["content"]["application/json"]
+    name = described["schema"]["$ref"].rpartition("/")[2]
+    schema = error_schemas()[name] | {"additionalProperties": False}
+    for param in (None, "messages[0].role"):
+        body = json.loads(error_body(dialect, ErrorPayload(status, "some_code", "It is wrong.", param), "r1"))
+        jsonschema.validate(body, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"error": {}}, schema)
+
+
+def test_meanings_come_from_the_documents() -> None:
+    meanings = read_meanings(ROOT / "docs")
+    assert meanings["dry_base", "a number from 1 to 1000"] == "Default: `1.75`."
+    assert meanings["ignore_eos", "true or false"] == "Never ends by itself. Default: `False`."
+    temperature = DESCRIBED["components"]["schemas"]["ChatFields"]["properties"]["temperature"]["description"]
+    assert temperature.startswith("A number from 0 to 1000000. 0 takes the most likely token")
+
+
+def test_summaries_are_the_readmes_without_its_links() -> None:
+    readme = (
+        "\n## Routes\n\n| `GET /a` | none | See [it](docs/a.md), or `b`. |\n\n## Next\n\n| `GET /b` | none | No. |\n"
+    )
+    assert read_summaries(readme) == {("GET", "/a"): "See it, or `b`."}
+
+
+def test_what_completes_a_sentence_becomes_one() -> None:
+    assert [sentence(words) for words in ("a number", "0 (off) or 1", "Text.")] == [
+        "A number.",
+        "0 (off) or 1.",
+        "Text.",
+    ]

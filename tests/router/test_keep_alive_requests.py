@@ -1,0 +1,76 @@
+"""`keep_alive` in requests of every dialect: what leases are asked for, and who may prolong a stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.auth import KeyRing, load_key_ring
+from router.settings import RouterSettings
+from tests.support.http_side import HttpSide, http_side, make_catalog, make_spec
+
+KEYS = {"api_keys": ["ordinary"], "admin_keys": ["mighty"]}
+
+
+async def post(side: HttpSide, path: str, key: str | None = None, **fields: Any) -> tuple[int, Any]:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with side.client.post(path, json=fields, headers=headers) as reply:
+        return reply.status, await reply.json(content_type=None)
+
+
+BODIES = {
+    "/v1/chat/completions": {"messages": []},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/messages": {"messages": []},
+    "/v1/embeddings": {"input": "x"},
+    "/completion": {"prompt": "x"},
+    "/api/generate": {"prompt": "x", "stream": False},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_every_dialect_may_say_how_long_its_model_stays(path: str) -> None:
+    async with http_side() as side:
+        await post(side, path, model="smol", keep_alive="1m", **BODIES[path])
+        await post(side, path, model="smol", keep_alive=-1, **BODIES[path])
+        await post(side, path, model="smol", **BODIES[path])
+        assert side.supervisor.keep_alives == [60.0, -1.0, None]
+
+
+def ring() -> KeyRing:
+    return load_key_ring(RouterSettings(**KEYS), (), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "idle_unload_s", "wanted", "granted"),
+    [
+        ("ordinary", 900.0, 60, 60.0),
+        ("ordinary", 900.0, 0, 0.0),
+        ("ordinary", 900.0, 1800, 900.0),
+        ("ordinary", 0.0, 1800, 1800.0),
+        ("ordinary", 0.0, -1, -1.0),
+        ("mighty", 900.0, 1800, 1800.0),
+        ("mighty", 900.0, -1, -1.0),
+    ],
+)
+async def test_keys_may_shorten_a_stay_but_only_an_admins_prolongs_it(
+    key: str, idle_unload_s: float, wanted: float, granted: float
+) -> None:
+    catalog = make_catalog(make_spec("smol", idle_unload_s=idle_unload_s))
+    async with http_side(catalog, ring=ring()) as side:
+        await post(side, "/api/generate", key, model="smol", prompt="x", keep_alive=wanted, stream=False)
+        assert side.supervisor.keep_alives == [granted]
+
+
+async def test_a_stay_for_good_needs_an_admins_key() -> None:
+    async with http_side(ring=ring()) as side:
+        status, body = await post(side, "/api/generate", "ordinary", model="smol", prompt="x", keep_alive=-1)
+        assert (status, "scope `admin`" in body["error"]) == (403, True)
+        assert side.supervisor.granted == []
+
+
+async def test_a_keep_alive_that_is_none_is_named() -> None:
+    async with http_side() as side:
+        status, body = await post(side, "/api/generate", model="smol", prompt="x", keep_alive="soon")
+        assert (status, "`keep_alive` must be" in body["error"]) == (400, True)

@@ -1,0 +1,194 @@
+"""The request fields of Anthropic's Messages API, and those of its fields that this release does not honour.
+
+Owns types and ranges. Must not read the blocks of messages (`anthropic_turns.py` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
+
+from worker.api.fields import Fields, Whole, unsupported
+from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
+from worker.api.refusals import BOTH, HINTS, IsHarmless
+from worker.api.sampling_fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
+
+_TEXT_BLOCK = object_of(("type", "text"), type={"const": "text"}, text=TEXT)
+_RESULT = object_of(
+    ("type", "tool_use_id"),
+    type={"const": "tool_result"},
+    tool_use_id=TEXT,
+    content=any_of(TEXT, list_of(_TEXT_BLOCK), NULL),
+    is_error=any_of({"type": "boolean"}, NULL),
+)
+_THOUGHT = object_of(("type", "thinking"), type={"const": "thinking"}, thinking=TEXT, signature=TEXT)
+_REDACTED = object_of(("type",), type={"const": "redacted_thinking"}, data=TEXT)
+_USE = object_of(("type", "id", "name", "input"), type={"const": "tool_use"}, id=TEXT, name=TEXT, input=ANY_OBJECT)
+_SYSTEM = any_of(TEXT, list_of(_TEXT_BLOCK))
+_MESSAGES = list_of(
+    any_of(
+        object_of(
+            ("role", "content"),
+            role={"const": "user"},
+            content=any_of(TEXT, list_of(any_of(_TEXT_BLOCK, _RESULT))),
+        ),
+        object_of(
+            ("role", "content"),
+            role={"const": "assistant"},
+            content=any_of(TEXT, list_of(any_of(_TEXT_BLOCK, _THOUGHT, _REDACTED, _USE))),
+        ),
+        object_of(("role", "content"), role={"const": "system"}, content=_SYSTEM),
+    ),
+    minItems=1,
+)
+_EFFORTS = '"low", "medium", "high", "xhigh" or "max"'
+
+
+class Thinking(Fields):
+    """`thinking`."""
+
+    type: Literal["enabled", "disabled", "adaptive"] = Field(description='"enabled", "disabled" or "adaptive"')
+    budget_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
+    display: Literal["summarized", "omitted"] | None = Field(None, description='"summarized" or "omitted"')
+
+
+class ToolChoice(Fields):
+    """`tool_choice`."""
+
+    type: Literal["auto", "any", "tool", "none"] = Field(description='"auto", "any", "tool" or "none"')
+    name: str | None = Field(None, description="a string")
+    disable_parallel_tool_use: bool | None = Field(None, description="true or false")
+
+
+class OutputConfig(Fields):
+    """`output_config`."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description=_EFFORTS)
+    format: Annotated[dict[str, Any] | None, WithJsonSchema(NULL)] = Field(None, description="an object")
+
+    @field_validator("format")
+    @classmethod
+    def _refuse_format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            raise unsupported("is not available in this release")
+        return value
+
+
+class Metadata(Fields):
+    """`metadata`."""
+
+    user_id: str | None = Field(None, description="a string")
+
+
+class PromptFields(Fields):
+    """What the prompt is made of: all that counting its tokens takes."""
+
+    model: str | None = Field(None, description="a string")
+    messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)] = Field(description="a list of messages")
+    system: Annotated[str | list[Any] | None, WithJsonSchema(any_of(_SYSTEM, NULL))] = Field(
+        None, description="a text or a list of text blocks"
+    )
+    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    tool_choice: ToolChoice | None = Field(None, description="an object with a `type`")
+    thinking: Thinking | None = Field(None, description="an object with a `type`")
+    output_config: OutputConfig | None = Field(None, description="an object")
+    chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
+
+
+class MessageFields(PromptFields, SamplingFields):
+    """The body of a request for a message."""
+
+    max_tokens: Whole = Field(ge=0, description="an integer of at least 0")
+    stop_sequences: list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]] | None = Field(
+        None,
+        max_length=MAX_STOP_STRINGS,
+        description=f"a list of at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters",
+    )
+    stream: bool | None = Field(None, description="true or false")
+    metadata: Metadata | None = Field(None, description="an object")
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """All texts at which the answer ends, each once."""
+        return tuple(dict.fromkeys((*(self.stop_sequences or ()), *self.stop)))
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _among(*values: Any) -> IsHarmless:
+    return lambda value: any(value == one and type(value) is type(one) for one in values)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, str | list | dict) and not value
+
+
+def _has_only_nulls(value: Any) -> bool:
+    return isinstance(value, dict) and all(one is None for one in value.values())
+
+
+def _keeps_all(value: Any) -> bool:
+    """Return whether the edits of a `context_management` leave every conversation as it is."""
+    if not isinstance(value, dict) or value.keys() - {"edits"}:
+        return False
+    edits = value.get("edits") or []
+    return isinstance(edits, list) and all(
+        isinstance(edit, dict) and edit.get("type") == "clear_thinking_20251015" and edit.get("keep") == "all"
+        for edit in edits
+    )
+
+
+MESSAGES: Mapping[str, IsHarmless] = BOTH | {
+    "service_tier": _among("auto", "standard_only"),
+    "container": _never,
+    "mcp_servers": _is_empty,
+    "context_management": _keeps_all,
+    "inference_geo": _never,
+    "speed": _among("standard"),
+    "diagnostics": _has_only_nulls,
+    "compaction": _never,
+    "thread": _never,
+    "fallbacks": _is_empty,
+    "fallback_credit_token": _never,
+    "billing_policy": _never,
+    "output_format": _never,
+    # what other dialects have for the same, and a client may have mixed up
+    "max_completion_tokens": _never,
+    "max_tokens_to_sample": _never,
+    "n_predict": _among(-1),
+    "prompt": _never,
+    "n": _among(1),
+    "best_of": _among(1),
+    "echo": _among(False),
+    "logprobs": _among(False),
+    "top_logprobs": _among(0),
+    "functions": _is_empty,
+    "reasoning_effort": _never,
+    "reasoning_format": _among("none", "auto"),
+    "return_progress": _among(False),
+    "timings_per_token": _among(False),
+}
+"""Field -> which values promise nothing, as in `refusals.py`."""
+
+COUNTING: Mapping[str, IsHarmless] = {**MESSAGES, "stream": _among(False)}
+"""The same for counting tokens."""
+
+MESSAGE_HINTS: Mapping[str, str] = {
+    **HINTS,
+    "max_completion_tokens": "Use 'max_tokens' instead.",
+    "max_tokens_to_sample": "Use 'max_tokens' instead.",
+    "n_predict": "Use 'max_tokens' instead.",
+    "n_probs": "Use /v1/chat/completions for log-probabilities.",
+    "logprobs": "Use /v1/chat/completions for log-probabilities.",
+    "top_logprobs": "Use /v1/chat/completions for log-probabilities.",
+    "prompt": "Use 'messages' instead.",
+    "n_cmpl": "Send the request several times.",
+    "n": "Send the request several times.",
+    "stop_token_ids": "Use 'stop_sequences' instead.",
+    "reasoning_effort": "Use 'output_config.effort' instead.",
+}

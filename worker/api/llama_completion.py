@@ -1,0 +1,76 @@
+"""llama-server's own `/completion`: raw prompts in all of its forms in, text out.
+
+Special tokens written in a prompt count as such, as in the peers; token ids are taken exactly as they come.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema, field_validator
+
+from worker.api.body import read_object
+from worker.api.engine_requests import make_requests
+from worker.api.fields import read_fields, wrong
+from worker.api.llama_fields import LlamaFields
+from worker.api.llama_prompts import ALLOWED, PROMPTS, MixedPrompt, prompt_tokens, read_prompts
+from worker.api.llama_reply import LlamaFormatter
+from worker.api.refusals import LLAMA, refuse_unsupported
+from worker.api.served import Envelope, Job, ServedModel
+from worker.errors import RequestError
+
+MAX_ALL_CHOICES = 256
+"""Prompts times `n_cmpl` of one request: each is a sequence of its own in the engine's queue."""
+
+
+class LlamaCompletionFields(LlamaFields):
+    """The body of a request to `/completion`."""
+
+    prompt: Annotated[tuple[MixedPrompt, ...], WithJsonSchema(PROMPTS)] = Field(description=ALLOWED)
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _read_prompt(cls, value: Any) -> tuple[MixedPrompt, ...]:
+        try:
+            return read_prompts(value, "prompt")
+        except ValueError as error:
+            raise wrong(str(error)) from None
+
+
+def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
+    """Return the job that `body` describes. Prompt `p`'s answer `k` has the index p x n_cmpl + k.
+
+    Raises: RequestError that names the field.
+    """
+    raw = read_object(body)
+    refuse_unsupported(raw, LLAMA)
+    fields = read_fields(LlamaCompletionFields, raw)
+    num_all = len(fields.prompt) * fields.num_choices
+    if num_all > MAX_ALL_CHOICES:
+        raise RequestError(
+            f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
+            param="prompt",
+        )
+    prompts = [
+        prompt_tokens(model.vocabulary, prompt, context=model.context, param="prompt") for prompt in fields.prompt
+    ]
+    requests = make_requests(
+        model,
+        envelope,
+        fields,
+        prompts,
+        param="prompt",
+        num_choices=fields.num_choices,
+        max_tokens=fields.max_answer,
+        num_logprobs=fields.num_logprobs,
+    )
+    formatter = LlamaFormatter(model, fields, requests)
+    return Job(
+        requests,
+        fields.num_choices,
+        fields.stop,
+        bool(fields.stream),
+        formatter,
+        min_indent=fields.n_indent or 0,
+        max_predict_s=fields.max_predict_s,
+    )

@@ -1,0 +1,73 @@
+"""llama-server's `/infill`: what stands around a gap in, the text that fills it out.
+
+All text of the client stays plain text. Other files that do not fit are left out, which the reply tells as `truncated`.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from worker.api.body import read_object
+from worker.api.engine_requests import make_requests
+from worker.api.fields import Fields, read_fields
+from worker.api.fim_prompt import ExtraFile, Gap, fim_prompt
+from worker.api.llama_fields import LlamaFields
+from worker.api.llama_reply import LlamaFormatter
+from worker.api.refusals import LLAMA, refuse_unsupported
+from worker.api.served import Envelope, Job, ServedModel
+
+MAX_EXTRAS = 256
+
+
+class ExtraFields(Fields):
+    """One entry of `input_extra`."""
+
+    filename: str = Field(description="a string")
+    text: str = Field(description="a string")
+
+
+class LlamaInfillFields(LlamaFields):
+    """The body of a request to `/infill`."""
+
+    input_prefix: str = Field(description="a string")
+    input_suffix: str = Field(description="a string")
+    prompt: str = Field("", description="a string")
+    input_extra: list[ExtraFields] = Field(
+        [], max_length=MAX_EXTRAS, description=f'a list of up to {MAX_EXTRAS} objects such as {{"filename", "text"}}'
+    )
+
+
+def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
+    """Return the job that `body` describes. Raises: RequestError that names the field."""
+    raw = read_object(body)
+    refuse_unsupported(raw, LLAMA)
+    fields = read_fields(LlamaInfillFields, raw)
+    gap = Gap(
+        fields.input_prefix,
+        fields.input_suffix,
+        [ExtraFile(one.filename, one.text) for one in fields.input_extra],
+        start=fields.prompt,
+        prefix_param="input_prefix",
+        suffix_param="input_suffix",
+    )
+    prompt = fim_prompt(model, gap, num_answer=fields.max_answer or 1)
+    requests = make_requests(
+        model,
+        envelope,
+        fields,
+        [prompt.tokens],
+        param="input_prefix",
+        num_choices=fields.num_choices,
+        max_tokens=fields.max_answer,
+        num_logprobs=fields.num_logprobs,
+    )
+    formatter = LlamaFormatter(model, fields, requests, is_truncated=prompt.num_left_out > 0)
+    return Job(
+        requests,
+        fields.num_choices,
+        fields.stop,
+        bool(fields.stream),
+        formatter,
+        min_indent=fields.n_indent or 0,
+        max_predict_s=fields.max_predict_s,
+    )

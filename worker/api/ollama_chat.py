@@ -1,0 +1,100 @@
+"""Ollama's `/api/chat`: messages in, one message of the assistant out.
+
+Owns how Ollama's messages become OpenAI's, which templates are written for. When the last message is the assistant's
+own, the answer continues it, as with Ollama.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from worker.api.body import read_object
+from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
+from worker.api.engine_requests import make_requests
+from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
+from worker.api.logprobs import chat_logprobs
+from worker.api.ollama_fields import NDJSON, OllamaGenerationFields, read_ollama_fields, refuse_images
+from worker.api.ollama_reply import OllamaFormatter, OllamaHead, as_message
+from worker.api.ollama_think import thinking_kwargs
+from worker.api.refusals import OLLAMA_CHAT, OLLAMA_HINTS, refuse_unsupported, show
+from worker.api.served import Envelope, Job, ServedModel
+from worker.errors import RequestError
+
+_CALL = object_of(("function",), function=object_of(("name",), name=TEXT, arguments=any_of(ANY_OBJECT, NULL)))
+_MESSAGE = object_of(
+    ("role",),
+    role={"enum": ["system", "user", "assistant", "tool"]},
+    content=any_of(TEXT, NULL),
+    thinking=any_of(TEXT, NULL),
+    tool_calls=any_of(list_of(_CALL), NULL),
+    tool_name=any_of(TEXT, NULL),
+)
+
+
+class OllamaChatFields(OllamaGenerationFields):
+    """The body of a chat request."""
+
+    messages: Annotated[list[Any], WithJsonSchema(list_of(_MESSAGE, minItems=1))] = Field(
+        description="a list of messages"
+    )
+
+
+def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
+    """Return the job that `body` describes. Raises: RequestError that names the field."""
+    raw = read_object(body)
+    refuse_unsupported(raw, OLLAMA_CHAT, OLLAMA_HINTS)
+    fields = read_ollama_fields(OllamaChatFields, raw)
+    messages = [_message(one, f"messages[{index}]") for index, one in enumerate(fields.messages)]
+    kwargs, effort = thinking_kwargs(model, fields.think)
+    conversation = Conversation(
+        messages,
+        continues=continues_last(messages),
+        kwargs={**kwargs, **(fields.chat_template_kwargs or {})},
+        reasoning_effort=effort,
+        effort_param="think",
+    )
+    prompt = chat_tokens(model, conversation, envelope)
+    requests = make_requests(
+        model,
+        envelope,
+        fields.chosen,
+        [prompt],
+        param="messages",
+        max_tokens=fields.max_tokens(len(prompt), model.context),
+        num_logprobs=fields.num_logprobs,
+    )
+    shape = None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary)
+    formatter = OllamaFormatter(OllamaHead(fields.model or model.name, envelope.created), as_message, logprobs=shape)
+    options = fields.chosen
+    return Job(
+        requests,
+        1,
+        options.stop,
+        fields.is_stream,
+        formatter,
+        stream_type=NDJSON,
+        max_predict_s=options.max_predict_s,
+    )
+
+
+def _message(message: Any, where: str) -> Any:
+    """Return the message as OpenAI's chat has it; what is wrong with it otherwise is told when it is rendered."""
+    if not isinstance(message, Mapping):
+        return message
+    refuse_images(message, f"{where}.images")
+    turn = {key: value for key, value in message.items() if key not in ("images", "thinking", "tool_name")}
+    if (thinking := message.get("thinking")) is not None:
+        turn["reasoning_content"] = _text(thinking, f"{where}.thinking")
+    if (tool_name := message.get("tool_name")) is not None:
+        turn["name"] = _text(tool_name, f"{where}.tool_name")
+    return turn
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"'{where}' is {show(value)}, but it must be a string.", param=where)
+    return value

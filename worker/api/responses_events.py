@@ -1,0 +1,191 @@
+"""The items of one answer of the Responses API while they grow, and the events that tell it.
+
+Owns the order of events and their bytes. Must not know the request, nor the fields of a response around its output.
+
+    output_item.added ─▶ content_part.added ─▶ deltas ─▶ text done ─▶ content_part.done ─▶ output_item.done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import orjson
+
+from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.logprobs import PlacedPick, Shape
+from worker.api.responses_items import Item, seal
+
+Event = tuple[str, dict[str, Any]]
+"""Type and fields."""
+
+
+class EventStream:
+    """Numbers events and makes bytes of them."""
+
+    def __init__(self) -> None:
+        self._num_events = 0
+
+    def encode(self, *events: Event) -> bytes:
+        """Return the server-sent events, the next ones of the stream."""
+        told: list[bytes] = []
+        for type_, fields in events:
+            body = orjson.dumps({"type": type_, "sequence_number": self._num_events, **fields})
+            told.append(b"event: " + type_.encode() + b"\ndata: " + body + b"\n\n")
+            self._num_events += 1
+        return b"".join(told)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An item that still grows."""
+
+    place: int
+    """Among the items of the answer."""
+    item: Item
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"item_id": self.item["id"], "output_index": self.place}
+
+    @property
+    def part_at(self) -> dict[str, Any]:
+        return self.where | {"content_index": 0}
+
+
+class Output:
+    """What an answer consists of. `items` are finished, and in order, once it has ended."""
+
+    def __init__(self, request_id: str, *, logprobs: Shape | None = None, is_sealed: bool = False) -> None:
+        self.items: list[Item] = []
+        self._request_id = request_id
+        self._shape = logprobs
+        self._is_sealed = is_sealed
+        self._text: _Open | None = None
+        """A message or reasoning."""
+        self._calls: dict[int, _Open] = {}
+        """Calls may grow side by side."""
+        self._unplaced: list[PlacedPick] = []
+        """Of tokens whose text is not shown in a message, or not yet."""
+
+    def push(self, delta: Delta, picks: Sequence[PlacedPick] = ()) -> list[Event]:
+        """Return the events for one more piece of the answer."""
+        self._unplaced += picks
+        match delta:
+            case TextDelta(text):
+                events, opened = self._switch("message")
+                logprobs = self._take_logprobs()
+                opened.texts.append(text)
+                opened.logprobs += logprobs
+                told = opened.part_at | {"delta": text, "logprobs": logprobs}
+                return [*events, ("response.output_text.delta", told)]
+            case ReasoningDelta(text):
+                events, opened = self._switch("reasoning")
+                opened.texts.append(text)
+                return [*events, ("response.reasoning_text.delta", opened.part_at | {"delta": text})]
+            case CallStart(index, id_, name):
+                events = self._close_text("completed")
+                item = {"type": "function_call", "call_id": id_, "name": name, "arguments": ""}
+                self._calls[index] = opened = self._open(item, "fc")
+                return [*events, _added(opened)]
+            case CallArguments(index, text):
+                opened = self._calls[index]
+                opened.texts.append(text)
+                return [("response.function_call_arguments.delta", opened.where | {"delta": text})]
+            case _:
+                assert_never(delta)
+
+    def end(self, picks: Sequence[PlacedPick], *, is_incomplete: bool) -> list[Event]:
+        """Return the events that finish all items; an answer without any is an empty message."""
+        self._unplaced += picks
+        events: list[Event] = []
+        if not self.items:
+            events, _ = self._switch("message")
+        if self._text is not None and self._text.item["type"] == "message":
+            self._text.logprobs += self._take_logprobs()
+        status = "incomplete" if is_incomplete else "completed"
+        events += self._close_calls(status) if self._calls else self._close_text(status)
+        self._place_the_rest()
+        return events
+
+    def _switch(self, kind: str) -> tuple[list[Event], _Open]:
+        """Return the item that takes texts of this kind, and the events that open it if need be."""
+        if self._text is not None and self._text.item["type"] == kind:
+            return [], self._text
+        events = [*self._close_text("completed"), *self._close_calls("completed")]
+        if kind == "message":
+            item: Item = {"type": kind, "role": "assistant", "content": []}
+        else:
+            item = {"type": kind, "summary": [], "content": []}
+        self._text = opened = self._open(item, "msg" if kind == "message" else "rs")
+        part = opened.part_at | {"part": _part(opened)}
+        return [*events, _added(opened), ("response.content_part.added", part)], opened
+
+    def _open(self, item: Item, prefix: str) -> _Open:
+        item["id"] = f"{prefix}_{self._request_id}_o{len(self.items)}"
+        item["status"] = "in_progress"
+        opened = _Open(len(self.items), item)
+        self.items.append(item)
+        return opened
+
+    def _close_text(self, status: str) -> list[Event]:
+        if self._text is None:
+            return []
+        opened, self._text = self._text, None
+        item, part = opened.item, _part(opened)
+        item["content"], item["status"] = [part], status
+        told = {"text": opened.text}
+        if item["type"] == "message":
+            done = ("response.output_text.done", opened.part_at | told | {"logprobs": opened.logprobs})
+        else:
+            done = ("response.reasoning_text.done", opened.part_at | told)
+            if self._is_sealed:
+                item["encrypted_content"] = seal(opened.text)
+        return [done, ("response.content_part.done", opened.part_at | {"part": part}), _done(opened)]
+
+    def _close_calls(self, status: str) -> list[Event]:
+        """Finish all calls; `status` is that of the last one, which alone can have been cut off."""
+        events: list[Event] = []
+        last = max((opened.place for opened in self._calls.values()), default=0)
+        for opened in self._calls.values():
+            opened.item["arguments"] = opened.text
+            opened.item["status"] = status if opened.place == last else "completed"
+            told = opened.where | {"name": opened.item["name"], "arguments": opened.text}
+            events += [("response.function_call_arguments.done", told), _done(opened)]
+        self._calls = {}
+        return events
+
+    def _take_logprobs(self) -> list[dict[str, Any]]:
+        taken, self._unplaced = self._unplaced, []
+        if self._shape is None or not taken:
+            return []
+        shaped: list[dict[str, Any]] = self._shape(taken)["content"]
+        return shaped
+
+    def _place_the_rest(self) -> None:
+        """Put what came after the last message into it: a response has all tokens of the answer."""
+        message = next((item for item in reversed(self.items) if item["type"] == "message"), None)
+        if message is not None:
+            message["content"][0]["logprobs"] += self._take_logprobs()
+
+
+def _part(opened: _Open) -> dict[str, Any]:
+    """Return the one content part of a message or of reasoning, as far as it is."""
+    if opened.item["type"] == "message":
+        return {"type": "output_text", "text": opened.text, "annotations": [], "logprobs": list(opened.logprobs)}
+    return {"type": "reasoning_text", "text": opened.text}
+
+
+def _added(opened: _Open) -> Event:
+    return "response.output_item.added", {"output_index": opened.place, "item": dict(opened.item)}
+
+
+def _done(opened: _Open) -> Event:
+    return "response.output_item.done", {"output_index": opened.place, "item": opened.item}
