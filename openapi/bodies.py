@@ -30,7 +30,7 @@ ROUTER_KEYS: Mapping[str, Schema] = {
     "cache_salt": any_of(TEXT, NULL) | {"description": "Only requests of the same salt share computed prompts."},
     "keep_alive": any_of({"type": "number"}, {"type": "string", "pattern": _DURATION}, NULL)
     | {
-        "description": 'Seconds, or a duration such as "5m" or "1h30m", that the worker which answers stays loaded when '
+        "description": 'Seconds, or a duration such as "5m" or "1h30m", that the worker stays loaded when '
         "nobody uses it. 0: it goes at once. Negative: idleness does not unload it."
     },
 }

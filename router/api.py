@@ -1,4 +1,4 @@
-"""The routes that run models or list them, in OpenAI's dialect.
+"""The routes that run models, in every dialect but Ollama's, and those that list them.
 
 Owns reading a request far enough to hand it to `Relay`. Must not judge fields that belong to the worker.
 """
@@ -171,19 +171,19 @@ async def _read_call(
     share: BodyShare,
     shortcut: Shortcut | None = None,
 ) -> Call:
-    account = exchange.account
+    account, route = exchange.account, exchange.route
+    assert route is not None, "only routes that exist run models"
     catalog = services.supervisor.catalog
     raw = await read_body(request, catalog.limits.max_body_bytes, share)
     body = await parse_body(raw)
-    keys = _owned_keys(body.fields, exchange.route)
+    keys = _owned_keys(body.fields, route)
     if keys.model is None:
         keys = replace(keys, model=request.query.get("model"))
     account.asked = keys.model
-    route = exchange.route
     if exchange.dialect is Dialect.OLLAMA:
         resolution = find_tagged(catalog, keys.model)
     else:
-        resolution = find_candidate(services.supervisor, keys.model, None if route is None else route.only_loaded)
+        resolution = find_candidate(services.supervisor, keys.model, route.only_loaded)
     spec = resolution.spec
     _check_passes(spec, account.route)
     account.model = spec.name
@@ -193,12 +193,10 @@ async def _read_call(
     if not resolution.rules.is_empty:
         is_ollama = exchange.dialect is Dialect.OLLAMA
         fields = apply_rules(resolution.rules, fields) if is_ollama else resolution.rules.apply(fields)
-        keys = replace(_owned_keys(fields, exchange.route), model=keys.model)
     _check_priority(keys.priority, exchange.grant)
     keys = replace(keys, priority=keys.priority + exchange.grant.priority)
     account.is_stream = keys.stream
-    makes_text = route is None or route.makes_text
-    lora = services.lora_scales.for_requests(resolution) if makes_text else resolution.lora
+    lora = services.lora_scales.for_requests(resolution) if route.makes_text else resolution.lora
     if spec.remote is not None:
         fields = remote_fields(fields, spec.remote)
         headers = remote_headers(request.headers, account.request_id, is_stream=keys.stream)
@@ -228,8 +226,7 @@ async def _read_call(
     )
 
 
-def _owned_keys(fields: Mapping[str, Any], route: Route | None) -> OwnedKeys:
-    assert route is not None, "only routes that exist run models"
+def _owned_keys(fields: Mapping[str, Any], route: Route) -> OwnedKeys:
     may_go_on = route.dialect is Dialect.RESPONSES
     keys = owned_keys(fields, streams_by_default=route.streams_by_default, may_go_on=may_go_on)
     return replace(keys, stream=False) if route.never_streams else keys
@@ -248,7 +245,7 @@ async def _prefixes(
 
 
 def _check_passes(spec: ModelSpec, path: str) -> None:
-    """Return if the model can be asked this way: other servers are asked by OpenAI's routes. Raises: BadRequest."""
+    """Return if the model can be asked this way: other servers are by the routes under /v1. Raises: BadRequest."""
     if spec.remote is not None and not path.startswith("/v1/"):
         raise BadRequest(
             f"`{spec.name}` is answered by another server (`url`), which is asked by the routes under /v1 alone: "
@@ -273,7 +270,8 @@ def _granted_keep_alive_s(wanted_s: float | None, spec: ModelSpec, grant: Grant)
 
     Raises: Forbidden when they want it to stay for good.
     """
-    if wanted_s is None or spec.idle_unload_s <= 0 or spec.remote is not None or Scope.ADMIN in grant.scopes:
+    stays_anyway = spec.pin or spec.home or spec.idle_unload_s <= 0
+    if wanted_s is None or stays_anyway or spec.remote is not None or Scope.ADMIN in grant.scopes:
         return wanted_s
     if wanted_s < 0:
         raise Forbidden(

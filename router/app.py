@@ -30,7 +30,6 @@ from router import (
 )
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
-from router.cors import VARY
 from router.dialects import Dialect, guess_dialect
 from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
 from router.events_stream import EVENT_HUB, EventHub
@@ -116,10 +115,7 @@ async def _close_remotes(app: web.Application) -> None:
 
 async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "corral"
-    for name, value in request.app[SERVICES].cors.headers(request.headers.get(hdrs.ORIGIN)).items():
-        if name == VARY and VARY in response.headers:
-            value = f"{response.headers[VARY]}, {value}"  # noqa: PLW2901
-        response.headers[name] = value
+    response.headers.update(request.app[SERVICES].cors.headers(request.headers.get(hdrs.ORIGIN)))
     exchange = find_exchange()
     if exchange is not None:
         response.headers["X-Request-Id"] = exchange.account.request_id

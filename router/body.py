@@ -129,9 +129,12 @@ async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> b
     if request.content_length is not None and request.content_length > max_bytes:
         raise _too_large(max_bytes, f"{request.content_length} bytes")
     chunks: list[bytes] = []
-    num_bytes = 0
+    num_bytes = num_packed = 0
     try:
         async for packed in request.content.iter_any():
+            num_packed += len(packed)
+            if num_packed > max_bytes:  # packed bytes may stand for none at all
+                raise _too_large(max_bytes, "longer")
             for chunk in inflater.feed(packed):
                 num_bytes += len(chunk)
                 if num_bytes > max_bytes:

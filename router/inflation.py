@@ -60,7 +60,8 @@ class _Zlib:
         """Of the present part; gzip may have several, one after the other."""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        while piece:
+        made = b""
+        while piece or (self._unpacker is not None and len(made) == STEP_BYTES):  # then there may be more inside
             if self._unpacker is None:
                 # Some clients send `deflate` without the header that it should have.
                 is_headed = self._encoding == "gzip" or piece[0] & 0x0F == 8

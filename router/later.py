@@ -12,7 +12,6 @@ from router.dialects import guess_dialect
 from router.errors import NotAvailableYet
 from router.routes import Handler, Route
 
-_CHAT = "use POST /v1/chat/completions"
 _MISSING = (
     ("/v1/messages/batches{rest:.*}", "Anthropic's batches", "use POST /v1/messages, as often as needed"),
     ("/api/create", "making models", "write the model into models.yaml: edits are picked up"),

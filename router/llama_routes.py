@@ -14,7 +14,7 @@ from aiohttp import web
 from router.auth import Scope
 from router.body import check_media_type, read_body
 from router.candidates import ANY, find_candidate, only_candidate
-from router.catalog import LoraSpec, ModelSpec, Resolution
+from router.catalog import MAX_LORA_SCALE, LoraSpec, ModelSpec, Resolution
 from router.dialects import Dialect
 from router.errors import BadRequest, NotAvailableYet
 from router.gguf_header import GgufError, GgufHeader, GgufTexts, read_gguf_texts
@@ -25,8 +25,6 @@ from router.routes import Route
 from router.services import SERVICES, Services
 
 _MAX_BODY_BYTES = 64 * 1024
-_MAX_SCALE = 100.0
-"""As for the field `lora` of a request."""
 _SLOT_ACTIONS = ("save", "restore", "erase")
 
 
@@ -159,9 +157,9 @@ def _read_entry(spec: ModelSpec, number: int, entry: Any) -> tuple[LoraSpec, flo
         raise BadRequest(
             f"`id` of entry {number} must be one of an adapter of `{spec.name}` ({names})", param=f"[{number}].id"
         )
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _MAX_SCALE:  # nor NaN
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_LORA_SCALE:  # nor NaN
         raise BadRequest(
-            f"`scale` of entry {number} must be a number from -{_MAX_SCALE:g} to {_MAX_SCALE:g}",
+            f"`scale` of entry {number} must be a number from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE}",
             param=f"[{number}].scale",
         )
     return spec.loras[id_], float(scale)

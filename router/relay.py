@@ -21,7 +21,7 @@ from aiohttp import web
 from router.account import Account
 from router.body import BodyShare
 from router.catalog import ModelSpec
-from router.dialects import EVENT_STREAM, NDJSON
+from router.dialects import EVENT_STREAM, NDJSON, Dialect
 from router.errors import RequestTimeout, RouterError, ShuttingDown, WorkerDied, WorkerRefused
 from router.events import WorkerId
 from router.reply import Reply
@@ -173,7 +173,7 @@ class Relay:
 
     async def _exchange(self, lease: Lease, limit: asyncio.Timeout) -> web.StreamResponse:
         try:
-            worker_reply = await lease.session.post(self._call.path, self._call.body, self._call.headers)
+            worker_reply = await lease.session.post(self._call.path, self._call.body, self._headers(lease))
         except NotHttp as problem:
             raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
         except ConnectionError as problem:
@@ -188,6 +188,12 @@ class Relay:
             return await answer.close()
         finally:
             worker_reply.close()  # tells the worker to stop at once, if it was not released
+
+    def _headers(self, lease: Lease) -> Mapping[str, str]:
+        """Return what the worker is told, with the time of its load for the dialect whose replies have it."""
+        if self._reply.dialect is not Dialect.OLLAMA:
+            return self._call.headers
+        return {**self._call.headers, Header.LOAD_MS: str(round(1e3 * lease.load_s))}
 
     async def _pump(self, worker_reply: WorkerReply, lease: Lease, answer: _Answer) -> None:
         """Return when the answer's last frame has come. Raises: RouterError when none came or it tells an error."""

@@ -240,6 +240,26 @@ def test_worker_never_imports_the_router() -> None:
     )
 
 
+def dialect_of(name: str) -> str | None:
+    """Return whose dialect a room of the worker's is about; None = it is for all, or no room of a dialect."""
+    room = name.removeprefix("worker.api.")
+    if room == name:
+        return None
+    dialect = "responses" if room == "openai_responses" else room.partition("_")[0]
+    return dialect if dialect in ("anthropic", "llama", "ollama", "openai", "responses") else None
+
+
+def test_no_dialect_imports_another() -> None:
+    dialects = {name: dialect for name in modules() if (dialect := dialect_of(name)) is not None}
+    assert len(set(dialects.values())) == 5
+    assert not offences(
+        f"{name} imports {other}: what dialects share lies in a room of its own"
+        for name, dialect in dialects.items()
+        for other in modules()[name].own
+        if dialects.get(other, dialect) != dialect
+    )
+
+
 def test_llama_cpp_has_one_door() -> None:
     importers = {module.name for module in modules().values() if "llama_cpp" in module.foreign}
     assert importers

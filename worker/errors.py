@@ -12,8 +12,8 @@
     ├── WorkerDraining           503  worker_draining
     └── NotAvailableYet          501  not_available_yet
 
-Owns status, code and the field to blame; the router puts them in the dialect's JSON. Errors of the engine itself
-live with the engine.
+Owns status, code and the field to blame; the router puts them in the dialect's JSON. What is wrong with messages is in
+`chat/errors.py`, what a dialect says in its own words stands with it. Errors of the engine itself live with the engine.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.fuzz.target import ANSWER_WITHIN_S, NEVER, Target, model_for, undistu
 
 pytestmark = pytest.mark.fuzz
 
-BUDGET_S = 40.0
+BUDGET_S = 70.0
 """For all routes together, in rounds over them."""
 EXAMPLES = 3
 """Of each kind, for each route and round."""

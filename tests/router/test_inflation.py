@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.catalog import Limits
 from router.errors import BadRequest, UnsupportedMediaType
 from router.inflation import STEP_BYTES, make_inflater
-from tests.support.http_side import CHAT, http_side
+from tests.support.http_side import CHAT, http_side, make_catalog
 
 BODY = b'{"model": "smol", "text": "' + b"ab" * 5000 + b'"}'
 
@@ -53,6 +54,12 @@ def test_any_bytes_survive(data: bytes, cut: int) -> None:
     assert inflated("gzip", packed[:cut], packed[cut:]) == data
 
 
+@pytest.mark.parametrize("beyond", [1, 258, 259])
+def test_the_end_is_found_though_all_packed_bytes_were_taken_before_the_last_step(beyond: int) -> None:
+    body = (b"abc" * STEP_BYTES)[: STEP_BYTES + beyond]
+    assert inflated("deflate", raw_deflate(body)) == body
+
+
 def test_few_bytes_that_stand_for_many_come_in_small_steps() -> None:
     parts = make_inflater("gzip").feed(gzip.compress(b"0" * (8 * STEP_BYTES)))
     assert len(next(parts)) == STEP_BYTES
@@ -90,6 +97,17 @@ async def test_unknown_encoding_is_a_415_in_json(encoding: str) -> None:
         assert (reply.status, error["code"]) == (415, "unsupported_media_type")
         assert f"`Content-Encoding: {encoding}`" in error["message"]
         assert reply.headers["X-Request-Id"]
+
+
+async def test_packed_bytes_that_stand_for_nothing_are_limited_too() -> None:
+    async def pieces() -> object:
+        for _ in range(100):
+            yield gzip.compress(b"")
+
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    async with http_side(make_catalog(limits=Limits(max_body_bytes=1000))) as side:
+        reply = await side.client.post(CHAT, data=pieces(), headers=headers)
+        assert reply.status == 413
 
 
 async def test_compressed_and_chunked_body_reaches_the_worker_plain() -> None:

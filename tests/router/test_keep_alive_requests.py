@@ -70,6 +70,13 @@ async def test_a_stay_for_good_needs_an_admins_key() -> None:
         assert side.supervisor.granted == []
 
 
+@pytest.mark.parametrize("kept", [{"pin": True}, {"home": True}])
+async def test_anybody_may_say_of_a_model_that_stays_in_any_case_that_it_stays_for_good(kept: dict[str, bool]) -> None:
+    async with http_side(make_catalog(make_spec("smol", **kept)), ring=ring()) as side:
+        status, _ = await post(side, "/api/generate", "ordinary", model="smol", prompt="x", keep_alive=-1, stream=False)
+        assert (status, side.supervisor.keep_alives) == (200, [-1.0])
+
+
 async def test_a_keep_alive_that_is_none_is_named() -> None:
     async with http_side() as side:
         status, body = await post(side, "/api/generate", model="smol", prompt="x", keep_alive="soon")

@@ -40,6 +40,7 @@ async def test_lines_pass_as_the_worker_writes_them_and_a_stream_is_the_default(
             assert [json.loads(line)["done"] for line in (await reply.text()).splitlines()] == [False, True]
         [received] = side.worker.received
         assert (received.path, received.headers[Header.DIALECT]) == (path, "ollama")
+        assert received.headers[Header.LOAD_MS] == "500", "replies of this dialect tell it"
 
 
 @pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])

@@ -69,14 +69,15 @@ def bodies(schema: Schema, schemas: Mapping[str, Schema], others: tuple[str, ...
     values = {name: nearly(one, schemas) for name, one in schema["properties"].items()}
     required = [name for name in schema.get("required", ()) if name in values]
     own = st.sampled_from(sorted(values))
-    optional = st.sampled_from((*sorted(values.keys() - set(required)), *others))
+    names = (*sorted(values.keys() - set(required)), *others)
+    some: Values = st.lists(st.sampled_from(names), max_size=4, unique=True) if names else st.just([])
 
     @st.composite
     def build(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             return {name: draw(right[name]) for name in (*required, *draw(st.lists(own, max_size=2, unique=True)))}
         body = {name: draw(values[name]) for name in required if draw(st.integers(0, 19))}
-        for name in draw(st.lists(optional, max_size=4, unique=True)):
+        for name in draw(some):
             body[name] = draw(values.get(name, ANYTHING))
         return body
 

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
 
 from worker.api.fields import Fields, Whole, unsupported
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
-from worker.api.refusals import BOTH, HINTS, IsHarmless
+from worker.api.refusals import BOTH, HINTS, IsHarmless, among, is_empty, never
 from worker.api.sampling_fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
 
 _TEXT_BLOCK = object_of(("type", "text"), type={"const": "text"}, text=TEXT)
@@ -116,18 +116,6 @@ class MessageFields(PromptFields, SamplingFields):
         return tuple(dict.fromkeys((*(self.stop_sequences or ()), *self.stop)))
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
-def _among(*values: Any) -> IsHarmless:
-    return lambda value: any(value == one and type(value) is type(one) for one in values)
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, str | list | dict) and not value
-
-
 def _has_only_nulls(value: Any) -> bool:
     return isinstance(value, dict) and all(one is None for one in value.values())
 
@@ -144,38 +132,38 @@ def _keeps_all(value: Any) -> bool:
 
 
 MESSAGES: Mapping[str, IsHarmless] = BOTH | {
-    "service_tier": _among("auto", "standard_only"),
-    "container": _never,
-    "mcp_servers": _is_empty,
+    "service_tier": among("auto", "standard_only"),
+    "container": never,
+    "mcp_servers": is_empty,
     "context_management": _keeps_all,
-    "inference_geo": _never,
-    "speed": _among("standard"),
+    "inference_geo": never,
+    "speed": among("standard"),
     "diagnostics": _has_only_nulls,
-    "compaction": _never,
-    "thread": _never,
-    "fallbacks": _is_empty,
-    "fallback_credit_token": _never,
-    "billing_policy": _never,
-    "output_format": _never,
+    "compaction": never,
+    "thread": never,
+    "fallbacks": is_empty,
+    "fallback_credit_token": never,
+    "billing_policy": never,
+    "output_format": never,
     # what other dialects have for the same, and a client may have mixed up
-    "max_completion_tokens": _never,
-    "max_tokens_to_sample": _never,
-    "n_predict": _among(-1),
-    "prompt": _never,
-    "n": _among(1),
-    "best_of": _among(1),
-    "echo": _among(False),
-    "logprobs": _among(False),
-    "top_logprobs": _among(0),
-    "functions": _is_empty,
-    "reasoning_effort": _never,
-    "reasoning_format": _among("none", "auto"),
-    "return_progress": _among(False),
-    "timings_per_token": _among(False),
+    "max_completion_tokens": never,
+    "max_tokens_to_sample": never,
+    "n_predict": among(-1),
+    "prompt": never,
+    "n": among(1),
+    "best_of": among(1),
+    "echo": among(False),
+    "logprobs": among(False),
+    "top_logprobs": among(0),
+    "functions": is_empty,
+    "reasoning_effort": never,
+    "reasoning_format": among("none", "auto"),
+    "return_progress": among(False),
+    "timings_per_token": among(False),
 }
 """Field -> which values promise nothing, as in `refusals.py`."""
 
-COUNTING: Mapping[str, IsHarmless] = {**MESSAGES, "stream": _among(False)}
+COUNTING: Mapping[str, IsHarmless] = {**MESSAGES, "stream": among(False)}
 """The same for counting tokens."""
 
 MESSAGE_HINTS: Mapping[str, str] = {

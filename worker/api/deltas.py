@@ -46,7 +46,11 @@ Delta = TextDelta | ReasoningDelta | CallStart | CallArguments
 
 
 class OutputParser(Protocol):
-    """Tells apart what a model has written; one for each choice."""
+    """Tells apart what a model has written; one for each choice.
+
+    Calls come one after another, as a model writes them: arguments belong to the call that began last, and nothing else
+    comes between a call's start and the last of its arguments.
+    """
 
     def push(self, text: str) -> list[Delta]:
         """Return what is certain now."""

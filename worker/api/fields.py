@@ -15,6 +15,7 @@ from worker.api.refusals import show
 from worker.errors import RequestError, UnsupportedParameter
 
 F = TypeVar("F", bound="Fields")
+T = TypeVar("T")
 
 
 def _whole(value: Any) -> Any:
@@ -47,11 +48,18 @@ def read_fields(cls: type[F], body: Mapping[str, Any]) -> F:
         return cls.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    if first["type"] == "contradiction":
-        raise RequestError(first["msg"], param="max_tokens")
     path, description = _describe(cls, first["loc"])
     sentence = _sentence(path, description, first["type"], first["msg"], first["input"])
     raise (UnsupportedParameter if first["type"] == "unsupported" else RequestError)(sentence, param=path)
+
+
+def one_of(names: Mapping[str, T | None]) -> T | None:
+    """Return the value of fields that mean the same; None = none is said. Raises: RequestError when several differ."""
+    said = {name: value for name, value in names.items() if value is not None}
+    if len(set(said.values())) > 1:
+        shown = " and ".join(f"'{name}' ({value})" for name, value in said.items())
+        raise RequestError(f"{shown} contradict each other. Set only one of them.", param=next(iter(said)))
+    return next(iter(said.values()), None)
 
 
 def _describe(cls: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, str]:

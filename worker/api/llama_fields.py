@@ -10,11 +10,10 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.api.fields import Whole
+from worker.api.fields import Whole, one_of
 from worker.api.sampling_fields import SamplingFields
 from worker.engine.request import GenerationRequest
 from worker.engine.sampling_dry import DEFAULT_BREAKERS
-from worker.errors import RequestError
 
 MAX_PROBS = 100
 MAX_CHOICES = 16
@@ -35,7 +34,7 @@ class LlamaFields(SamplingFields):
     n_predict: Whole | None = Field(
         None, ge=-1, description="an integer of at least 1, 0 to compute the prompt alone, or -1 for no limit"
     )
-    max_tokens: Whole | None = Field(None, ge=-1, description="the same as n_predict")
+    max_tokens: Whole | None = Field(None, ge=-1, description="an integer of at least 0, or -1 for no limit")
     n_cmpl: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
     n: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
     n_probs: Whole | None = Field(None, ge=0, le=MAX_PROBS, description=f"an integer from 0 to {MAX_PROBS}")
@@ -53,13 +52,8 @@ class LlamaFields(SamplingFields):
 
     @model_validator(mode="after")
     def _agree_with_themselves(self) -> Self:
-        for one, other in (("n_predict", "max_tokens"), ("n_cmpl", "n")):
-            values = getattr(self, one), getattr(self, other)
-            if None not in values and values[0] != values[1]:
-                raise RequestError(
-                    f"'{one}' ({values[0]}) and '{other}' ({values[1]}) contradict each other. Set only one of them.",
-                    param=other,
-                )
+        one_of({"n_predict": self.n_predict, "max_tokens": self.max_tokens})
+        one_of({"n_cmpl": self.n_cmpl, "n": self.n})
         return self
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from worker.api.json_schemas import TEXT, Schema, any_of, list_of, object_of
 from worker.api.ports import Vocabulary
-from worker.api.prompt import check_text_length, with_one_bos
+from worker.api.prompt import check_text_length, check_token, with_one_bos
 from worker.api.refusals import show
 from worker.chat.errors import UnsupportedContent
 from worker.errors import RequestError
@@ -90,13 +90,3 @@ def mixed_tokens(
         else:
             tokens.append(check_token(vocabulary, part, param))
     return tokens
-
-
-def check_token(vocabulary: Vocabulary, token: int, param: str) -> int:
-    """Return `token` if the vocabulary has it. Raises: RequestError."""
-    if not 0 <= token < vocabulary.num_vocab:
-        raise RequestError(
-            f"'{param}' has the token id {token}, but the ids of this model are 0 to {vocabulary.num_vocab - 1}.",
-            param=param,
-        )
-    return token

@@ -16,8 +16,9 @@ import orjson
 from worker.api.deltas import text_of
 from worker.api.llama_fields import LlamaFields, generation_settings
 from worker.api.logprobs import LEAST, PlacedPick
+from worker.api.prompt import text_of_tokens
 from worker.api.served import Answer, Ending, Formatter, Piece, ServedModel
-from worker.api.usage import ChoiceTotals, Totals, add_up
+from worker.api.usage import ChoiceTotals, Totals, add_up, prompt_progress
 from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
 
 Object = dict[str, Any]
@@ -37,13 +38,7 @@ class LlamaFormatter(Formatter):
 
     def progress(self, choice: int, progress: PrefillProgress) -> bytes:
         """Return the event that tells how far the prompt is."""
-        shown = {
-            "total": progress.total_tokens,
-            "cache": progress.cached_tokens,
-            "processed": progress.processed_tokens,
-            "time_ms": round(1e3 * progress.elapsed_s),
-        }
-        return _event(self._part(choice, "", (), None) | {"prompt_progress": shown})
+        return _event(self._part(choice, "", (), None) | {"prompt_progress": prompt_progress(progress)})
 
     def piece(self, choice: int, piece: Piece) -> bytes:
         """Return one more piece of text."""
@@ -101,7 +96,7 @@ class LlamaFormatter(Formatter):
             "tokens_predicted": ending.num_tokens,
             "tokens_evaluated": len(request.prompt),
             "generation_settings": generation_settings(request, self.fields),
-            "prompt": self._text(request.prompt),
+            "prompt": text_of_tokens(self.model.vocabulary, request.prompt),
             "has_new_line": has_new_line,
             "truncated": self.is_truncated,
             "stop_type": _stop_type(ending),
@@ -112,10 +107,6 @@ class LlamaFormatter(Formatter):
         if ending.picks:
             shown["completion_probabilities"] = self._probabilities(ending.picks)
         return _only(shown, self.fields.response_fields)
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        pieces = (self.model.vocabulary.piece(token, special=True) for token in tokens)
-        return b"".join(pieces).decode("utf-8", "replace")
 
     def _probabilities(self, picks: Sequence[PlacedPick]) -> list[Object]:
         is_post = self.requests[0].post_sampling_logprobs

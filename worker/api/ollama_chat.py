@@ -68,7 +68,9 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
         num_logprobs=fields.num_logprobs,
     )
     shape = None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary)
-    formatter = OllamaFormatter(OllamaHead(fields.model or model.name, envelope.created), as_message, logprobs=shape)
+    formatter = OllamaFormatter(
+        OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms), as_message, logprobs=shape
+    )
     options = fields.chosen
     return Job(
         requests,

@@ -15,6 +15,7 @@ from worker.api.body import read_object
 from worker.api.fields import Whole, wrong
 from worker.api.loras import refuse_adapters
 from worker.api.ollama_fields import OllamaFields, read_ollama_fields
+from worker.api.ollama_reply import OllamaHead, durations
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_tokens
 from worker.api.prompt import MAX_TOKEN_CHARS
 from worker.api.served import Envelope, ReadyJob, ServedModel
@@ -56,16 +57,16 @@ def read_ollama_embed(model: ServedModel, body: bytes, envelope: Envelope) -> Po
         raise RequestError(
             f"'dimensions' is {dimensions}, but the vectors of this model have {size} numbers.", param="dimensions"
         )
-    name = fields.model or model.name
+    head = OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms)
     if not fields.input:  # as with Ollama: the model is loaded, and there is nothing to embed
-        return ReadyJob(_embed_reply(name, [], Totals()))
+        return ReadyJob(_embed_reply(head, [], Totals()))
     if isinstance(fields.input, str):
         texts = [_tokens(model, fields.input, "input", fields)]
     else:
         texts = [_tokens(model, one, f"input[{index}]", fields) for index, one in enumerate(fields.input)]
 
     def whole(rows: Sequence[Vector], totals: Totals) -> bytes:
-        return _embed_reply(name, [unit_vector(row, dimensions) for row in rows], totals)
+        return _embed_reply(head, [unit_vector(row, dimensions) for row in rows], totals)
 
     return PooledJob(tuple(texts), "input", whole)
 
@@ -84,13 +85,12 @@ def read_ollama_embeddings(model: ServedModel, body: bytes, envelope: Envelope) 
     return PooledJob((_tokens(model, fields.prompt, "prompt", fields),), "prompt", whole)
 
 
-def _embed_reply(name: str, vectors: Sequence[Vector], totals: Totals) -> bytes:
+def _embed_reply(head: OllamaHead, vectors: Sequence[Vector], totals: Totals) -> bytes:
+    told = durations(totals, head.load_ms)
     reply: dict[str, Any] = {
-        "model": name,
+        "model": head.model,
         "embeddings": vectors,
-        "total_duration": round(totals.prompt_ms * 1e6),
-        "load_duration": 0,
-        "prompt_eval_count": totals.prompt_tokens,
+        **{name: told[name] for name in ("total_duration", "load_duration", "prompt_eval_count")},
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 

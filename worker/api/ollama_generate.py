@@ -56,7 +56,7 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
         num_logprobs=fields.num_logprobs,
     )
     formatter = OllamaFormatter(
-        OllamaHead(fields.model or model.name, envelope.created),
+        OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms),
         as_response,
         logprobs=None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary),
         context=None if fields.raw else prompt,

@@ -29,6 +29,8 @@ class OllamaHead:
     """As the client has named it."""
     created: int
     """Unix seconds."""
+    load_ms: int = 0
+    """How long the request has waited for the model to load."""
 
     def fields(self) -> dict[str, Any]:
         """Return them."""
@@ -82,6 +84,7 @@ class OllamaFormatter(Formatter):
     ) -> None:
         """With a `context`, the prompt's tokens, the reply ends with these and the answer's."""
         self._head = head.fields()
+        self._load_ms = head.load_ms
         self._layout = layout
         self._logprobs = logprobs
         self._context = None if context is None else list(context)
@@ -142,7 +145,7 @@ class OllamaFormatter(Formatter):
     def _end(self, ending: Ending, totals: Totals) -> dict[str, Any]:
         context = {} if self._context is None else {"context": self._context}
         reason = "length" if ending.finish is FinishReason.LENGTH else "stop"
-        return {"done": True, "done_reason": reason, **context, **durations(totals)}
+        return {"done": True, "done_reason": reason, **context, **durations(totals, self._load_ms)}
 
     def _line(self, fields: dict[str, Any], said: Said) -> bytes:
         return orjson.dumps(self._head | self._layout(said) | fields) + b"\n"
@@ -178,12 +181,13 @@ class CallGatherer:
         return [{"id": start.id, "function": function}]
 
 
-def durations(totals: Totals) -> dict[str, int]:
-    """Return counts, and times in nanoseconds. The wait for a place or a load is in none of them."""
+def durations(totals: Totals, load_ms: int) -> dict[str, int]:
+    """Return counts, and times in nanoseconds. The wait for a place is in none of them."""
+    load_ns = load_ms * 1_000_000
     prompt_ns, predicted_ns = round(totals.prompt_ms * 1e6), round(totals.predicted_ms * 1e6)
     return {
-        "total_duration": prompt_ns + predicted_ns,
-        "load_duration": 0,
+        "total_duration": load_ns + prompt_ns + predicted_ns,
+        "load_duration": load_ns,
         "prompt_eval_count": totals.prompt_tokens,
         "prompt_eval_duration": prompt_ns,
         "eval_count": totals.completion_tokens,

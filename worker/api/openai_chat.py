@@ -188,7 +188,9 @@ class ChatFormatter(Formatter):
 
 
 def _finish_reason(ending: Ending) -> str:
-    return "tool_calls" if ending.has_calls else finish_reason(ending.finish)
+    """Return OpenAI's word. A call that was cut off is none that could be made."""
+    reason = finish_reason(ending.finish)
+    return "tool_calls" if ending.has_calls and reason == "stop" else reason
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

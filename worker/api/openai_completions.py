@@ -22,7 +22,7 @@ from worker.api.json_schemas import texts_or_tokens
 from worker.api.logprobs import MAX_TOP, Shape, completion_logprobs
 from worker.api.openai_fields import MAX_CHOICES, GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.prompt import check_text_length, tokens_of_raw_prompt
+from worker.api.prompt import check_text_length, check_token, text_of_tokens, tokens_of_raw_prompt
 from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
 from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
 from worker.api.usage import Totals
@@ -89,7 +89,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     fields = read_fields(CompletionFields, raw)
     _check_combinations(fields)
     num_all = len(fields.prompt) * fields.num_choices
-    if num_all > max(MAX_ALL_CHOICES, MAX_CHOICES):
+    if num_all > MAX_ALL_CHOICES:
         raise RequestError(
             f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
             param="prompt",
@@ -112,10 +112,9 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.seed_of(envelope.seed),
     )
     shape = None if fields.logprobs is None else partial(completion_logprobs, model.vocabulary)
-    echoes = [_text(model, prompt) for prompt in fields.prompt for _ in range(fields.num_choices)]
-    formatter = CompletionFormatter(
-        head, includes_usage=fields.includes_usage, logprobs=shape, echoes=echoes if fields.echo else ()
-    )
+    echoed = [_text(model, prompt) for prompt in fields.prompt] if fields.echo else []
+    echoes = [text for text in echoed for _ in range(fields.num_choices)]
+    formatter = CompletionFormatter(head, includes_usage=fields.includes_usage, logprobs=shape, echoes=echoes)
     return Job(
         requests,
         fields.num_choices,
@@ -151,7 +150,7 @@ def _text(model: ServedModel, prompt: Prompt) -> str:
     """Return the prompt as it is echoed."""
     if isinstance(prompt, str):
         return prompt
-    return b"".join(model.vocabulary.piece(token, special=True) for token in prompt).decode("utf-8", "replace")
+    return text_of_tokens(model.vocabulary, prompt)
 
 
 def _tokens(model: ServedModel, prompt: Prompt, fields: CompletionFields) -> tuple[int, ...]:
@@ -166,13 +165,7 @@ def _tokens(model: ServedModel, prompt: Prompt, fields: CompletionFields) -> tup
         if not tokens:
             raise RequestError("'prompt' is empty: this model needs at least one token to start from.", param="prompt")
         return tokens
-    for token in prompt:
-        if not 0 <= token < vocabulary.num_vocab:
-            raise RequestError(
-                f"'prompt' has the token id {token}, but the ids of this model are 0 to {vocabulary.num_vocab - 1}.",
-                param="prompt",
-            )
-    return prompt
+    return tuple(check_token(vocabulary, token, "prompt") for token in prompt)
 
 
 class CompletionFormatter(Formatter):

@@ -16,6 +16,7 @@ from worker.api.fields import Fields, Whole, read_fields, wrong
 from worker.api.json_schemas import texts_or_tokens
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_chars, check_tokens
+from worker.api.prompt import check_token
 from worker.api.refusals import EMBEDDINGS, refuse_unsupported, show
 from worker.api.served import Envelope, ServedModel
 from worker.api.usage import Totals
@@ -92,14 +93,7 @@ def _tokens(model: ServedModel, one: Input, place: str) -> tuple[int, ...]:
         check_chars(len(one), limit=limit, place=place, param="input")
         tokens: Sequence[int] = vocabulary.tokenize(one, add_special=True, parse_special=False)
     else:
-        tokens = one
-        for token in tokens:
-            if not 0 <= token < vocabulary.num_vocab:
-                raise RequestError(
-                    f"'{place}' has the token id {token}, but the ids of this model are 0 to "
-                    f"{vocabulary.num_vocab - 1}.",
-                    param="input",
-                )
+        tokens = [check_token(vocabulary, token, "input", place=place) for token in one]
     return check_tokens(tokens, limit=limit, place=place, param="input")
 
 

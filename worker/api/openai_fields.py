@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from worker.api.fields import Fields, Whole
+from worker.api.fields import Fields, Whole, one_of, unsupported
 from worker.api.json_schemas import NULL, any_of
 from worker.api.sampling_fields import SamplingFields
 
@@ -30,7 +30,7 @@ class StreamOptions(Fields):
     @classmethod
     def _refuse_padding(cls, value: bool | None) -> bool | None:
         if value:
-            raise PydanticCustomError("unsupported", "is not available in this release")
+            raise unsupported("is not available in this release")
         return value
 
 
@@ -55,19 +55,14 @@ class GenerationFields(SamplingFields):
 
     @model_validator(mode="after")
     def _agree_on_the_maximum(self) -> Self:
-        said = {name: value for name, value in self._maxima.items() if value is not None}
-        if len(set(said.values())) > 1:
-            names = " and ".join(f"'{name}' ({value})" for name, value in said.items())
-            raise PydanticCustomError(
-                "contradiction", "{names} contradict each other. Set only one of them.", {"names": names}
-            )
+        one_of(self._maxima)
         return self
 
     @property
     def _maxima(self) -> Mapping[str, int | None]:
         return {
-            "max_completion_tokens": self.max_completion_tokens,
             "max_tokens": self.max_tokens,
+            "max_completion_tokens": self.max_completion_tokens,
             "n_predict": None if self.n_predict == -1 else self.n_predict,
         }
 
@@ -90,4 +85,4 @@ class GenerationFields(SamplingFields):
     @property
     def max_answer(self) -> int | None:
         """The most tokens that the answer may have; None = nothing is said."""
-        return next((value for value in self._maxima.values() if value is not None), None)
+        return one_of(self._maxima)

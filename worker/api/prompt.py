@@ -1,4 +1,4 @@
-"""Text to prompt tokens, and the one check of their length.
+"""Text to prompt tokens and back, and the one check of their length.
 
 Owns what is trusted: only template text and raw prompts may contain special tokens, and BOS is never doubled.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from worker.api.ports import Vocabulary
-from worker.errors import ContextLengthExceeded
+from worker.errors import ContextLengthExceeded, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
     from worker.chat.template import Segment
@@ -41,6 +41,22 @@ def with_one_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
         return tokens
     num_bos = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
     return [bos, *tokens[num_bos:]]
+
+
+def text_of_tokens(vocabulary: Vocabulary, tokens: Iterable[int]) -> str:
+    """Return the text of `tokens`, control tokens included. Bytes that are no text become U+FFFD."""
+    return b"".join(vocabulary.piece(token, special=True) for token in tokens).decode("utf-8", "replace")
+
+
+def check_token(vocabulary: Vocabulary, token: int, param: str, *, place: str | None = None) -> int:
+    """Return `token` if the vocabulary has it; `place` is where in `param` it stands. Raises: RequestError."""
+    if not 0 <= token < vocabulary.num_vocab:
+        raise RequestError(
+            f"'{place or param}' has the token id {token}, but the ids of this model are 0 to "
+            f"{vocabulary.num_vocab - 1}.",
+            param=param,
+        )
+    return token
 
 
 def check_text_length(num_chars: int, *, context: int, param: str) -> None:

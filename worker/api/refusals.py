@@ -1,7 +1,7 @@
 """The fields that OpenAI, llama-server, Ollama or their clients know and this release does not honour.
 
-Owns one table: field -> which values promise nothing. Any other value is refused, so that a reply never breaks
-a promise silently. Fields that are in no table are ignored, as clients add extras of their own.
+Owns a table for each kind of body: field -> which values promise nothing. Any other value is refused, so that a reply
+never breaks a promise silently. Fields that are in no table are ignored, as clients add extras of their own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ def show(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _never(_: Any) -> bool:
+def never(_: Any) -> bool:
+    """Return false: no value asks for nothing."""
     return False
 
 
-def _among(*values: Any) -> IsHarmless:
+def among(*values: Any) -> IsHarmless:
+    """Return the check that these values alone pass."""
     # 0 == False in Python, but `logprobs: 0` asks for something and `logprobs: false` does not.
     return lambda value: any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
 
 
-def _is_empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
+    """Return whether there is nothing in it, whatever kind of thing it is."""
     return isinstance(value, str | list | dict) and not value
 
 
@@ -43,169 +46,166 @@ def _is_plain_text(value: Any) -> bool:
 
 BOTH: dict[str, IsHarmless] = {
     # OpenAI
-    "store": _among(False),
-    "service_tier": _among("auto", "default"),
-    "audio": _never,
-    "moderation": _never,
-    "prediction": _never,
-    "web_search_options": _never,
+    "store": among(False),
+    "service_tier": among("auto", "default"),
+    "audio": never,
+    "moderation": never,
+    "prediction": never,
+    "web_search_options": never,
     "response_format": _is_plain_text,
     # llama-server: constraints
-    "grammar": _is_empty,
-    "grammar_lazy": _among(False),
-    "grammar_triggers": _is_empty,
-    "preserved_tokens": _is_empty,
-    "json_schema": _never,
+    "grammar": is_empty,
+    "grammar_lazy": among(False),
+    "grammar_triggers": is_empty,
+    "preserved_tokens": is_empty,
+    "json_schema": never,
     # llama-server: the rest
-    "speculative.n_max": _never,
-    "speculative.n_min": _never,
-    "speculative.p_min": _never,
-    "n_cmpl": _among(1),
-    "backend_sampling": _among(False),
-    "reasoning_budget_tokens": _among(-1),
-    "thinking_budget_tokens": _among(-1),
-    "n_keep": _among(0),
-    "n_discard": _among(0),
-    "n_indent": _among(0),
-    "n_probs": _among(0),
-    "response_fields": _is_empty,
-    "return_tokens": _among(False),
+    "speculative.n_max": never,
+    "speculative.n_min": never,
+    "speculative.p_min": never,
+    "n_cmpl": among(1),
+    "backend_sampling": among(False),
+    "reasoning_budget_tokens": among(-1),
+    "thinking_budget_tokens": among(-1),
+    "n_keep": among(0),
+    "n_discard": among(0),
+    "n_indent": among(0),
+    "n_probs": among(0),
+    "response_fields": is_empty,
+    "return_tokens": among(False),
     # other servers
-    "allowed_token_ids": _is_empty,
-    "bad_words": _is_empty,
-    "guided_choice": _never,
-    "guided_grammar": _never,
-    "guided_json": _never,
-    "guided_regex": _never,
-    "include_stop_str_in_output": _among(False),
-    "length_penalty": _among(1),
-    "logits_processors": _is_empty,
-    "prompt_logprobs": _among(False),
-    "skip_special_tokens": _among(True),
-    "stop_token_ids": _is_empty,
-    "structured_outputs": _never,
-    "truncate_prompt_tokens": _never,
-    "use_beam_search": _among(False),
+    "allowed_token_ids": is_empty,
+    "bad_words": is_empty,
+    "guided_choice": never,
+    "guided_grammar": never,
+    "guided_json": never,
+    "guided_regex": never,
+    "include_stop_str_in_output": among(False),
+    "length_penalty": among(1),
+    "logits_processors": is_empty,
+    "prompt_logprobs": among(False),
+    "skip_special_tokens": among(True),
+    "stop_token_ids": is_empty,
+    "structured_outputs": never,
+    "truncate_prompt_tokens": never,
+    "use_beam_search": among(False),
 }
 
 CHAT: Mapping[str, IsHarmless] = BOTH | {
-    "best_of": _among(1),
-    "echo": _among(False),
-    "add_special_tokens": _among(False),
-    "return_token_ids": _among(False),
-    "prompt_embeds": _never,
-    "functions": _is_empty,
-    "function_call": _among("none", "auto"),
-    "modalities": _among(["text"]),
-    "verbosity": _among("medium"),
-    "documents": _is_empty,
-    "reasoning_format": _among("none", "auto"),
-    "reasoning_budget": _among(-1),
-    "thinking_forced_open": _among(False),
+    "best_of": among(1),
+    "echo": among(False),
+    "add_special_tokens": among(False),
+    "return_token_ids": among(False),
+    "prompt_embeds": never,
+    "functions": is_empty,
+    "function_call": among("none", "auto"),
+    "modalities": among(["text"]),
+    "verbosity": among("medium"),
+    "documents": is_empty,
+    "reasoning_format": among("none", "auto"),
+    "reasoning_budget": among(-1),
+    "thinking_forced_open": among(False),
 }
 
 COMPLETIONS: Mapping[str, IsHarmless] = BOTH | {
-    "input_extra": _is_empty,
+    "input_extra": is_empty,
 }
 
 EMBEDDINGS: Mapping[str, IsHarmless] = {
-    "stream": _among(False),
-    "content": _never,
-    "embd_normalize": _among(2),
-    "embedding_type": _among("float"),
-    "embedding_types": _among(["float"]),
-    "input_type": _never,
-    "instruction": _is_empty,
-    "late_chunking": _among(False),
-    "lora": _is_empty,
-    "normalize": _among(True),
-    "output_dimension": _never,
-    "output_dtype": _among("float"),
-    "pooling": _never,
-    "prompt_name": _never,
-    "task": _never,
-    "task_type": _never,
-    "truncate": _among(False, "NONE"),
-    "truncate_prompt_tokens": _never,
+    "stream": among(False),
+    "content": never,
+    "embd_normalize": among(2),
+    "embedding_type": among("float"),
+    "embedding_types": among(["float"]),
+    "input_type": never,
+    "instruction": is_empty,
+    "late_chunking": among(False),
+    "lora": is_empty,
+    "normalize": among(True),
+    "output_dimension": never,
+    "output_dtype": among("float"),
+    "pooling": never,
+    "prompt_name": never,
+    "task": never,
+    "task_type": never,
+    "truncate": among(False, "NONE"),
+    "truncate_prompt_tokens": never,
 }
 
+_HONOURED_BY_LLAMA = ("n_cmpl", "n_keep", "n_indent", "n_probs", "response_fields", "return_tokens")
+
 LLAMA: Mapping[str, IsHarmless] = {
-    "grammar": _is_empty,
-    "grammar_lazy": _among(False),
-    "grammar_triggers": _is_empty,
-    "preserved_tokens": _is_empty,
-    "json_schema": _never,
-    "response_format": _is_plain_text,
-    "speculative.n_max": _never,
-    "speculative.n_min": _never,
-    "speculative.p_min": _never,
-    "backend_sampling": _among(False),
-    "max_completion_tokens": _never,
-    "n_cache_reuse": _among(0),
-    "n_discard": _among(0),
-    "image_data": _is_empty,
-    "logprobs": _among(0, False),
-    "messages": _never,
-    "sse_ping_interval": _never,
+    **{name: is_harmless for name, is_harmless in BOTH.items() if name not in _HONOURED_BY_LLAMA},
+    "n_cache_reuse": among(0),
+    "image_data": is_empty,
+    "sse_ping_interval": never,
+    # of OpenAI's completions and chat, which are at other addresses
+    "best_of": among(1),
+    "echo": among(False),
+    "logprobs": among(0, False),
+    "max_completion_tokens": never,
+    "messages": never,
+    "stream_options": is_empty,
+    "suffix": is_empty,
 }
 
 LLAMA_EMBEDDING: Mapping[str, IsHarmless] = {
-    "stream": _among(False),
-    "dimensions": _never,
-    "encoding_format": _among("float"),
-    "image_data": _is_empty,
-    "lora": _is_empty,
+    "stream": among(False),
+    "dimensions": never,
+    "encoding_format": among("float"),
+    "image_data": is_empty,
+    "lora": is_empty,
 }
 
 APPLY_TEMPLATE: Mapping[str, IsHarmless] = {
-    "stream": _among(False),
-    "documents": _is_empty,
-    "functions": _is_empty,
-    "grammar": _is_empty,
-    "json_schema": _never,
-    "reasoning_format": _among("none", "auto"),
+    "stream": among(False),
+    "documents": is_empty,
+    "functions": is_empty,
+    "grammar": is_empty,
+    "json_schema": never,
+    "reasoning_format": among("none", "auto"),
     "response_format": _is_plain_text,
 }
 
 RERANK: Mapping[str, IsHarmless] = {
-    "stream": _among(False),
-    "instruction": _is_empty,
-    "lora": _is_empty,
-    "max_chunks_per_doc": _never,
-    "max_tokens_per_doc": _never,
-    "rank_fields": _among(["text"]),
-    "raw_scores": _among(True),
-    "return_text": _among(False),
-    "texts": _never,
-    "truncate": _among(False),
-    "truncate_prompt_tokens": _never,
+    "stream": among(False),
+    "instruction": is_empty,
+    "lora": is_empty,
+    "max_chunks_per_doc": never,
+    "max_tokens_per_doc": never,
+    "rank_fields": among(["text"]),
+    "raw_scores": among(True),
+    "return_text": among(False),
+    "texts": never,
+    "truncate": among(False),
+    "truncate_prompt_tokens": never,
 }
 
 OLLAMA: dict[str, IsHarmless] = {
-    "format": _is_empty,
-    "template": _among(""),
-    "shift": _among(False),
+    "format": is_empty,
+    "template": among(""),
+    "shift": among(False),
 }
 OLLAMA_GENERATE: Mapping[str, IsHarmless] = OLLAMA | {
-    "width": _among(0),
-    "height": _among(0),
-    "steps": _among(0),
+    "width": among(0),
+    "height": among(0),
+    "steps": among(0),
 }
 OLLAMA_CHAT: Mapping[str, IsHarmless] = OLLAMA | {
-    "tools": _is_empty,
+    "tools": is_empty,
 }
 OLLAMA_OPTIONS: Mapping[str, IsHarmless] = {
-    "n": _among(1),
-    "penalize_newline": _among(True),
-    "tfs_z": _among(1),
-    "embedding_only": _among(False),
-    "logits_all": _among(False),
-    "vocab_only": _among(False),
-    "num_gqa": _among(0, 1),
-    "rope_frequency_base": _among(0),
-    "rope_frequency_scale": _among(0, 1),
-    "return_progress": _among(False),
-    "timings_per_token": _among(False),
+    "n": among(1),
+    "penalize_newline": among(True),
+    "tfs_z": among(1),
+    "embedding_only": among(False),
+    "logits_all": among(False),
+    "vocab_only": among(False),
+    "num_gqa": among(0, 1),
+    "rope_frequency_base": among(0),
+    "rope_frequency_scale": among(0, 1),
+    "return_progress": among(False),
+    "timings_per_token": among(False),
 }
 OLLAMA_HINTS: Mapping[str, str] = {
     "template": "Ollama's templates are written for another program: set `chat_template` of this model in models.yaml, "
@@ -226,6 +226,8 @@ HINTS: Mapping[str, str] = {
     "messages": "Use POST /v1/chat/completions, or POST /apply-template to make a prompt of them.",
     "n_cache_reuse": "Beginnings that prompts share are used again without it.",
     "sse_ping_interval": "Set CORRAL_PING_INTERVAL_S of the server instead.",
+    "stream_options": "The last event of each answer has the counts. OpenAI's completions are at /v1/completions.",
+    "suffix": "Use POST /infill, or OpenAI's completions at /v1/completions.",
     "output_dimension": "Use 'dimensions' instead.",
     "prompt_name": "Write the prompt in front of each text.",
     "instruction": "Write it in front of each text.",

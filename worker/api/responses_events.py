@@ -68,10 +68,8 @@ class Output:
         self._request_id = request_id
         self._shape = logprobs
         self._is_sealed = is_sealed
-        self._text: _Open | None = None
-        """A message or reasoning."""
-        self._calls: dict[int, _Open] = {}
-        """Calls may grow side by side."""
+        self._last: _Open | None = None
+        """The item that grows: there is one at a time."""
         self._unplaced: list[PlacedPick] = []
         """Of tokens whose text is not shown in a message, or not yet."""
 
@@ -90,15 +88,15 @@ class Output:
                 events, opened = self._switch("reasoning")
                 opened.texts.append(text)
                 return [*events, ("response.reasoning_text.delta", opened.part_at | {"delta": text})]
-            case CallStart(index, id_, name):
-                events = self._close_text("completed")
+            case CallStart(_, id_, name):
+                events = self._close("completed")
                 item = {"type": "function_call", "call_id": id_, "name": name, "arguments": ""}
-                self._calls[index] = opened = self._open(item, "fc")
-                return [*events, _added(opened)]
-            case CallArguments(index, text):
-                opened = self._calls[index]
-                opened.texts.append(text)
-                return [("response.function_call_arguments.delta", opened.where | {"delta": text})]
+                return [*events, _added(self._open(item, "fc"))]
+            case CallArguments(_, text):
+                call = self._last
+                assert call is not None, "a call begins before its arguments"
+                call.texts.append(text)
+                return [("response.function_call_arguments.delta", call.where | {"delta": text})]
             case _:
                 assert_never(delta)
 
@@ -108,59 +106,52 @@ class Output:
         events: list[Event] = []
         if not self.items:
             events, _ = self._switch("message")
-        if self._text is not None and self._text.item["type"] == "message":
-            self._text.logprobs += self._take_logprobs()
-        status = "incomplete" if is_incomplete else "completed"
-        events += self._close_calls(status) if self._calls else self._close_text(status)
+        if self._last is not None and self._last.item["type"] == "message":
+            self._last.logprobs += self._take_logprobs()
+        events += self._close("incomplete" if is_incomplete else "completed")
         self._place_the_rest()
         return events
 
     def _switch(self, kind: str) -> tuple[list[Event], _Open]:
         """Return the item that takes texts of this kind, and the events that open it if need be."""
-        if self._text is not None and self._text.item["type"] == kind:
-            return [], self._text
-        events = [*self._close_text("completed"), *self._close_calls("completed")]
+        if self._last is not None and self._last.item["type"] == kind:
+            return [], self._last
+        events = self._close("completed")
         if kind == "message":
             item: Item = {"type": kind, "role": "assistant", "content": []}
         else:
             item = {"type": kind, "summary": [], "content": []}
-        self._text = opened = self._open(item, "msg" if kind == "message" else "rs")
+        opened = self._open(item, "msg" if kind == "message" else "rs")
         part = opened.part_at | {"part": _part(opened)}
         return [*events, _added(opened), ("response.content_part.added", part)], opened
 
     def _open(self, item: Item, prefix: str) -> _Open:
         item["id"] = f"{prefix}_{self._request_id}_o{len(self.items)}"
         item["status"] = "in_progress"
-        opened = _Open(len(self.items), item)
+        self._last = opened = _Open(len(self.items), item)
         self.items.append(item)
         return opened
 
-    def _close_text(self, status: str) -> list[Event]:
-        if self._text is None:
+    def _close(self, status: str) -> list[Event]:
+        """Finish the item that grows."""
+        if self._last is None:
             return []
-        opened, self._text = self._text, None
-        item, part = opened.item, _part(opened)
-        item["content"], item["status"] = [part], status
-        told = {"text": opened.text}
+        opened, self._last = self._last, None
+        item, text = opened.item, opened.text
+        item["status"] = status
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            told = opened.where | {"name": item["name"], "arguments": text}
+            return [("response.function_call_arguments.done", told), _done(opened)]
+        part = _part(opened)
+        item["content"] = [part]
         if item["type"] == "message":
-            done = ("response.output_text.done", opened.part_at | told | {"logprobs": opened.logprobs})
+            done = ("response.output_text.done", opened.part_at | {"text": text, "logprobs": opened.logprobs})
         else:
-            done = ("response.reasoning_text.done", opened.part_at | told)
+            done = ("response.reasoning_text.done", opened.part_at | {"text": text})
             if self._is_sealed:
-                item["encrypted_content"] = seal(opened.text)
+                item["encrypted_content"] = seal(text)
         return [done, ("response.content_part.done", opened.part_at | {"part": part}), _done(opened)]
-
-    def _close_calls(self, status: str) -> list[Event]:
-        """Finish all calls; `status` is that of the last one, which alone can have been cut off."""
-        events: list[Event] = []
-        last = max((opened.place for opened in self._calls.values()), default=0)
-        for opened in self._calls.values():
-            opened.item["arguments"] = opened.text
-            opened.item["status"] = status if opened.place == last else "completed"
-            told = opened.where | {"name": opened.item["name"], "arguments": opened.text}
-            events += [("response.function_call_arguments.done", told), _done(opened)]
-        self._calls = {}
-        return events
 
     def _take_logprobs(self) -> list[dict[str, Any]]:
         taken, self._unplaced = self._unplaced, []

@@ -6,14 +6,14 @@ Must not know what an item of `input` means (`responses_items.py` does), nor rep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, unsupported, wrong
+from worker.api.fields import Fields, Whole, one_of, unsupported, wrong
 from worker.api.json_schemas import ITEMS, NULL, TEXT, any_of, list_of
 from worker.api.logprobs import MAX_TOP
-from worker.api.refusals import BOTH, IsHarmless, show
+from worker.api.refusals import BOTH, IsHarmless, among, is_empty, never, show
 from worker.api.sampling_fields import SamplingFields
 from worker.errors import RequestError, UnsupportedParameter
 
@@ -29,53 +29,39 @@ _OF_OTHER_ITEMS = (
 )
 """Values of `include` about items that no reply of this server has: they ask for nothing."""
 
-T = TypeVar("T")
-
 MAX_COUNT = 2**31
 MAX_METADATA = 16
 MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
-def _is_one_of(*values: Any) -> IsHarmless:
-    return lambda value: any(type(value) is type(one) and value == one for one in values)
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, str | list | dict) and not value
-
-
 RESPONSES: Mapping[str, IsHarmless] = {
     **{name: is_harmless for name, is_harmless in BOTH.items() if name != "store"},
-    "best_of": _is_one_of(1),
-    "documents": _is_empty,
-    "reasoning_budget": _is_one_of(-1),
-    "reasoning_format": _is_one_of("none", "auto"),
-    "background": _is_one_of(False),
-    "background_options": _is_empty,
-    "context_management": _is_empty,
-    "conversation": _never,
-    "personality": _never,
-    "prompt": _never,
-    "prompt_cache_options": _is_empty,
-    "prompt_cache_retention": _is_one_of("in_memory", "in-memory"),
-    "truncation": _is_one_of("disabled"),
+    "best_of": among(1),
+    "documents": is_empty,
+    "reasoning_budget": among(-1),
+    "reasoning_format": among("none", "auto"),
+    "background": among(False),
+    "background_options": is_empty,
+    "context_management": is_empty,
+    "conversation": never,
+    "personality": never,
+    "prompt": never,
+    "prompt_cache_options": is_empty,
+    "prompt_cache_retention": among("in_memory", "in-memory"),
+    "truncation": among("disabled"),
     # of OpenAI's chat, which has them under other names
-    "functions": _is_empty,
-    "function_call": _is_one_of("none", "auto"),
-    "logprobs": _is_one_of(False),
-    "messages": _never,
-    "n": _is_one_of(1),
-    "n_predict": _is_one_of(-1),
-    "response_format": _never,
-    "verbosity": _never,
+    "functions": is_empty,
+    "function_call": among("none", "auto"),
+    "logprobs": among(False),
+    "messages": never,
+    "n": among(1),
+    "n_predict": among(-1),
+    "response_format": never,
+    "verbosity": never,
     # of llama-server, without a place in these replies
-    "return_progress": _is_one_of(False),
-    "timings_per_token": _is_one_of(False),
+    "return_progress": among(False),
+    "timings_per_token": among(False),
 }
 
 HINTS: Mapping[str, str] = {
@@ -91,15 +77,6 @@ HINTS: Mapping[str, str] = {
     "truncation": "Leave the field out: an input that is too long is refused.",
     "verbosity": "Use 'text.verbosity' instead.",
 }
-
-
-def one_of(names: Mapping[str, T | None]) -> T | None:
-    """Return the value of fields that mean the same; None = none is said. Raises: RequestError when several differ."""
-    said = {name: value for name, value in names.items() if value is not None}
-    if len(set(said.values())) > 1:
-        shown = " and ".join(f"'{name}' ({value})" for name, value in said.items())
-        raise RequestError(f"{shown} contradict each other. Set only one of them.", param=next(iter(said)))
-    return next(iter(said.values()), None)
 
 
 class StreamOptions(Fields):

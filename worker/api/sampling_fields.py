@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, wrong
+from worker.api.fields import Fields, Whole, one_of, wrong
 from worker.api.json_schemas import NULL, TEXT, any_of, list_of, object_of
 from worker.api.logit_bias import MAX_BIASES, MAX_TEXT_CHARS, Bias, read_biases, resolve_biases
 from worker.api.loras import MAX_ASKED, MAX_SCALE, AskedLora, read_loras
@@ -250,12 +250,8 @@ class SamplingFields(Fields):
         """
         said = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
         for other, name in _OTHER_NAMES.items():
-            value = getattr(self, other)
-            if value is not None and said.setdefault(name, value) != value:
-                raise RequestError(
-                    f"'{name}' ({said[name]}) and '{other}' ({value}) contradict each other. Set only one of them.",
-                    param=name,
-                )
+            if (value := one_of({name: getattr(self, name), other: getattr(self, other)})) is not None:
+                said[name] = value
         defaults: Mapping[str, Any] = vocabulary.sampling_defaults
         biases = resolve_biases(vocabulary, self.logit_bias)
         params = replace(SamplingParams(**defaults), **said, logit_bias=biases)

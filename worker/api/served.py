@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from worker.api.deltas import Delta, OutputParser, PlainText, text_of
 from worker.api.logprobs import PlacedPick
@@ -74,6 +74,8 @@ class Envelope:
     cache_salt: str = ""
     loras: tuple[AskedLora, ...] = ()
     """Adapters of the alias that was asked for."""
+    load_ms: int = 0
+    """How long the request has waited for the model to load."""
     num_history_bytes: int = 0
     """Bytes of the body, in front of the client's, that are `history`."""
     history: bytes = b""
@@ -95,6 +97,7 @@ class Envelope:
             priority=_whole_number(headers, Header.PRIORITY),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
             loras=read_lora_header(headers[Header.LORA]) if Header.LORA in headers else (),
+            load_ms=_whole_number(headers, Header.LOAD_MS),
             num_history_bytes=_whole_number(headers, Header.HISTORY_BYTES),
         )
 
@@ -117,9 +120,11 @@ def _whole_number(headers: Mapping[str, str], name: Header) -> int:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """More of one choice, as it may be shown. Of several made of the same tokens only the first has the rest."""
+class Piece(NamedTuple):
+    """More of one choice, as it may be shown. Of several made of the same tokens only the first has the rest.
+
+    A tuple because there is one for every token: it is made three times as fast as a frozen dataclass.
+    """
 
     delta: Delta
     tokens: tuple[int, ...] = ()

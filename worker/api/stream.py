@@ -129,7 +129,8 @@ class Choice:
         deltas = self._parser.push(text) if text else []
         if self.finish is not None:
             deltas += self._parser.flush()
-        self.has_calls = self.has_calls or any(isinstance(delta, CallStart) for delta in deltas)
+        for delta in deltas:
+            self.has_calls = self.has_calls or isinstance(delta, CallStart)
         return deltas
 
     def _reason(self, told: FinishReason) -> FinishReason:

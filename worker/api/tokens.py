@@ -14,8 +14,9 @@ from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, continues_last, render
 from worker.api.fields import Fields, Whole, read_fields, wrong
 from worker.api.json_schemas import MESSAGES, TEXT, any_of, list_of
-from worker.api.llama_prompts import check_token, mixed_tokens
+from worker.api.llama_prompts import mixed_tokens
 from worker.api.ports import Vocabulary
+from worker.api.prompt import check_token, text_of_tokens
 from worker.api.refusals import APPLY_TEMPLATE, refuse_unsupported, show
 from worker.api.served import Envelope, ReadyJob, ServedModel
 
@@ -83,9 +84,8 @@ def read_detokenize(model: ServedModel, body: bytes, envelope: Envelope) -> Read
     """Return the text of tokens, control tokens included. Bytes that are no text become U+FFFD."""
     fields = read_fields(DetokenizeFields, read_object(body))
     vocabulary = model.vocabulary
-    pieces = [vocabulary.piece(check_token(vocabulary, one, "tokens"), special=True) for one in fields.tokens]
-    content = b"".join(pieces).decode("utf-8", "replace")
-    return ReadyJob(orjson.dumps({"content": content}), len(pieces))
+    tokens = [check_token(vocabulary, one, "tokens") for one in fields.tokens]
+    return ReadyJob(orjson.dumps({"content": text_of_tokens(vocabulary, tokens)}), len(tokens))
 
 
 def read_apply_template(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:

@@ -100,7 +100,7 @@ def prompt_progress(progress: PrefillProgress) -> dict[str, Any]:
         "total": progress.total_tokens,
         "cache": progress.cached_tokens,
         "processed": progress.processed_tokens,
-        "time_ms": round(1e3 * progress.elapsed_s, 3),
+        "time_ms": round(1e3 * progress.elapsed_s),
     }
 
 

@@ -6,7 +6,7 @@ clock. Must not know tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
@@ -135,14 +135,14 @@ class ChatTemplate:
                 )
 
 
-def _shapes(turns: list[Turn]) -> list[list[Turn]]:
-    """Return the forms in which a template may take a conversation, the given one first; each once."""
+def _shapes(turns: list[Turn]) -> Iterator[list[Turn]]:
+    """Yield the forms in which a template may take a conversation, the given one first; each once."""
+    yield turns
     merged = merge_for_template(turns)
-    shapes = [turns]
-    for shape in (merged, without_system(merged)):
-        if shape not in shapes:
-            shapes.append(shape)
-    return shapes
+    if merged != turns:
+        yield merged
+    if (shorter := without_system(merged)) != merged:
+        yield shorter
 
 
 def _check_final(turn: Turn) -> None:

@@ -15,7 +15,7 @@ from anthropic.types import (
     TextBlock,
 )
 from anthropic.types.beta import BetaMessage
-from checking import CLAUDE, COLD_S, EXACT, HASTY, KEY, QUESTION, SLASHED, SMOL, URL, main, refusal
+from checking import CLAUDE, COLD_S, EXACT, HASTY, KEY, QUESTION, SLASHED, SMOL, TINY, URL, main, refusal
 from typed import strictly
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0, timeout=120)
@@ -30,13 +30,13 @@ OURS_IN_EVENTS = OURS | {f"message.{name}" for name in OURS}
 
 def ask(**fields: Any) -> Message:
     """Return the message that answers the question, read strictly."""
-    body = {"model": EXACT, "messages": ASKED, "max_tokens": 8, "extra_body": GREEDY} | fields
+    body = {"model": TINY, "messages": ASKED, "max_tokens": 8, "extra_body": GREEDY} | fields
     return strictly(Message, client.messages.create(**body), OURS)
 
 
 def events_of(**fields: Any) -> list[Any]:
     """Return the events of that message, each read strictly."""
-    body = {"model": EXACT, "messages": ASKED, "max_tokens": 8, "extra_body": GREEDY} | fields
+    body = {"model": TINY, "messages": ASKED, "max_tokens": 8, "extra_body": GREEDY} | fields
     return [
         strictly(RawMessageStreamEvent, event, OURS_IN_EVENTS) for event in client.messages.create(stream=True, **body)
     ]
@@ -49,14 +49,20 @@ def text_of(message: Message) -> str:
     return block.text
 
 
+def num_prompt_tokens(message: Message) -> int:
+    """Return the tokens of the prompt, cached or not."""
+    usage = message.usage
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+
+
 def check_a_message_is_what_the_types_say() -> None:
-    reply = ask()
+    reply = ask(model=SMOL)
     assert reply.id.startswith("msg_")
     assert (reply.model, reply.role, reply.type) == (SMOL, "assistant", "message")
     assert (reply.stop_reason, reply.stop_sequence) == ("max_tokens", None)
     assert text_of(reply)
     assert reply.usage.output_tokens == 8
-    assert reply.usage.input_tokens > 0
+    assert num_prompt_tokens(reply) > 0
 
 
 def check_a_message_tells_which_request_it_answers() -> None:
@@ -83,8 +89,8 @@ def check_a_stream_is_what_the_types_say() -> None:
     ]
     assert "".join(delta.text for delta in deltas) == text_of(ask())
     start, end = events[0].message, events[-2]
-    assert (start.model, start.content, start.stop_reason) == (SMOL, [], None)
-    assert start.usage.input_tokens == ask().usage.input_tokens
+    assert (start.model, start.content, start.stop_reason) == (TINY, [], None)
+    assert num_prompt_tokens(start) == num_prompt_tokens(ask())
     assert end.delta.stop_reason == "max_tokens"
     assert end.usage.output_tokens == 8
 
@@ -93,7 +99,7 @@ def check_the_stream_manager_makes_a_message_of_the_events() -> None:
     with client.messages.stream(model=EXACT, messages=ASKED, max_tokens=8, extra_body=GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    assert text == text_of(ask())
+    assert text == text_of(ask(model=EXACT))
     assert text_of(strictly(Message, final, OURS)) == text
     assert final.stop_reason == "max_tokens"
     assert final.usage.output_tokens == 8
@@ -140,11 +146,7 @@ def check_a_changing_billing_line_leaves_the_prompt_cached() -> None:
 
     first, second = ask_as_an_agent("00000"), ask_as_an_agent("a1b2c")
     assert (second.usage.cache_read_input_tokens or 0) > 10
-    total = [
-        one.usage.input_tokens + (one.usage.cache_read_input_tokens or 0) + (one.usage.cache_creation_input_tokens or 0)
-        for one in (first, second)
-    ]
-    assert total[0] == total[1]
+    assert num_prompt_tokens(first) == num_prompt_tokens(second)
 
 
 def check_a_prompt_can_be_computed_without_an_answer() -> None:
@@ -158,10 +160,7 @@ def check_a_prompt_can_be_computed_without_an_answer() -> None:
 def check_tokens_are_counted_as_a_message_counts_them() -> None:
     messages: list[Any] = [{"role": "user", "content": "A sentence that nobody has sent here before: zebra, quay."}]
     counted = strictly(MessageTokensCount, client.messages.count_tokens(model=SMOL, messages=messages, system="Hm."))
-    usage = ask(model=SMOL, messages=messages, system="Hm.").usage
-    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0) + (
-        usage.cache_creation_input_tokens or 0
-    )
+    assert counted.input_tokens == num_prompt_tokens(ask(model=SMOL, messages=messages, system="Hm."))
 
 
 def check_models_are_listed_and_retrieved() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import openai
-from checking import EXACT, KEY, MINI, NUM_DIMENSIONS, QUESTION, SMOL, URL, main, refusal
+from checking import KEY, MINI, NUM_DIMENSIONS, QUESTION, SMOL, TINY, URL, main, refusal
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
@@ -22,11 +22,11 @@ class Animal(BaseModel):
 
 def chat(**fields: Any) -> ChatOpenAI:
     """Return the model, greedy and short."""
-    return ChatOpenAI(**({"model": EXACT, "max_tokens": 8, "temperature": 0} | SERVER | fields))
+    return ChatOpenAI(**({"model": TINY, "max_tokens": 8, "temperature": 0} | SERVER | fields))
 
 
 def check_a_question_is_answered_with_usage_and_finish_reason() -> None:
-    reply = chat().invoke(QUESTION)
+    reply = chat(model=SMOL).invoke(QUESTION)
     assert isinstance(reply, AIMessage)
     assert reply.text
     assert reply.response_metadata["finish_reason"] == "length"
@@ -92,7 +92,7 @@ def check_the_same_through_responses() -> None:
 
 
 def check_raw_completions() -> None:
-    model = OpenAI(model=EXACT, max_tokens=8, temperature=0, **SERVER)
+    model = OpenAI(model=TINY, max_tokens=8, temperature=0, **SERVER)
     whole = model.invoke("Once upon a time")
     assert whole
     assert "".join(model.stream("Once upon a time")) == whole

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import openai
-from checking import CLAUDE, EXACT, KEY, QUESTION, SLASHED, SMOL, URL, main, refusal
+from checking import CLAUDE, EXACT, KEY, QUESTION, SLASHED, SMOL, TINY, URL, main, refusal
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -26,20 +26,20 @@ OURS_IN_EVENTS = {f"response.{name}" for name in OURS} | {"logprobs.bytes", "log
 
 def ask(**fields: Any) -> Response:
     """Return the response to the question, read strictly."""
-    body = {"model": EXACT, "input": QUESTION, "max_output_tokens": 16, "temperature": 0} | fields
+    body = {"model": TINY, "input": QUESTION, "max_output_tokens": 16, "temperature": 0} | fields
     return strictly(Response, client.responses.create(**body), OURS)
 
 
 def events_of(**fields: Any) -> list[Any]:
     """Return the events of the response to the question, each read strictly."""
-    body = {"model": EXACT, "input": QUESTION, "max_output_tokens": 16, "temperature": 0} | fields
+    body = {"model": TINY, "input": QUESTION, "max_output_tokens": 16, "temperature": 0} | fields
     return [
         strictly(ResponseStreamEvent, event, OURS_IN_EVENTS) for event in client.responses.create(stream=True, **body)
     ]
 
 
 def check_a_response_is_what_the_types_say() -> None:
-    reply = ask()
+    reply = ask(model=SMOL)
     assert reply.id.startswith("resp_")
     assert (reply.model, reply.status) == (SMOL, "incomplete")
     assert reply.incomplete_details is not None
@@ -87,7 +87,7 @@ def check_a_stream_is_what_the_types_say() -> None:
 
 
 def check_the_stream_manager_makes_a_response_of_the_events() -> None:
-    whole = ask().output_text
+    whole = ask(model=EXACT).output_text
     with client.responses.stream(
         model=EXACT, input=QUESTION, max_output_tokens=48, temperature=0, extra_body={"stop": [whole[-3:]]}
     ) as stream:
@@ -160,7 +160,7 @@ def check_input_tokens_are_counted() -> None:
         InputTokenCountResponse,
         client.responses.input_tokens.count(model=SMOL, input=QUESTION, instructions="Be kind."),
     )
-    usage = ask(instructions="Be kind.").usage
+    usage = ask(model=SMOL, instructions="Be kind.").usage
     assert usage is not None
     assert counted.input_tokens == usage.input_tokens
 

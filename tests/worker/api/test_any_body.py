@@ -17,9 +17,10 @@ from tests.fakes.embedder import FakeEmbedder, embedding_engine
 from tests.fakes.engine import FakeEngine, FakeVocabulary
 from tests.support.json_bodies import ANYTHING, Schema, bodies, example, fitting
 from worker.api import refusals
+from worker.api.deltas import TextDelta
 from worker.api.fields import Fields, read_fields
 from worker.api.pooled import PooledJob, check_can_generate
-from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.served import Envelope, Job, Piece, ReadyJob, ServedModel
 from worker.app import ROUTES, Route
 from worker.chat.template import ChatTemplate
 from worker.contract import LoraFile
@@ -153,3 +154,26 @@ def test_what_the_schema_of_a_field_allows_the_field_takes(fields: type[Fields])
             read_fields(fields, right | {name: value})
 
     check()
+
+
+def test_message_shows_a_number_of_any_size_and_stays_short() -> None:
+    assert refusals.show(10**300) == "1" + "0" * 56 + "..."
+    assert refusals.show(1e300) == "1e+300"
+
+
+def test_number_that_counts_nothing_is_no_integer_whatever_its_size() -> None:
+    route = next(route for route in ROUTES if route.path == "/v1/completions")
+    refusal = read(route, models()[0], b'{"prompt":"a","max_tokens":1e300}')
+    assert isinstance(refusal, RequestError)
+    assert (refusal.param, "1e+300" in str(refusal)) == ("max_tokens", True)
+    assert is_job(read(route, models()[0], b'{"prompt":"a","max_tokens":5.0}'))
+
+
+def test_name_of_a_model_may_be_what_a_formatter_looks_for() -> None:
+    route = next(route for route in ROUTES if route.path == "/api/chat")
+    body = orjson.dumps({"model": "\x00", "messages": [{"role": "user", "content": "hi"}]})
+    job = read(route, models()[0], body)
+    assert isinstance(job, Job)
+    line = job.formatter.piece(0, Piece(TextDelta("red")))
+    assert orjson.loads(line)["message"]["content"] == "red"
+    assert orjson.loads(line)["model"] == "\x00"

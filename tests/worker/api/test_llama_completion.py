@@ -279,6 +279,12 @@ def test_what_the_model_writes_is_shown_as_it_is_and_for_so_long_as_is_asked() -
         ("n_discard", 5),
         ("logprobs", 5),
         ("image_data", [{"data": "", "id": 1}]),
+        ("echo", True),
+        ("suffix", "x"),
+        ("best_of", 2),
+        ("stream_options", {"include_usage": True}),
+        ("stop_token_ids", [1]),
+        ("max_tokens", -2),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.engine import FakeEngine, make_facts
-from tests.support.ollama_worker import CHATML, ask, engine, lines, prompt_text
-from tests.support.worker_client import WorkerReply
+from tests.fakes.engine import FakeEngine, FakeVocabulary, make_facts
+from tests.support.ollama_worker import CHATML, ask, engine, lines, prompt_text, template
+from tests.support.worker_client import WorkerReply, serve
 from worker.api.ollama_fields import SPEED_OPTIONS
 from worker.engine.request import FinishReason
 
@@ -53,6 +53,12 @@ async def test_a_whole_reply_has_the_same_in_one_object() -> None:
     assert (reply.json["done"], reply.json["done_reason"]) == (True, "length")
     assert reply.json["eval_count"] == 9
     assert not reply.body.endswith(b"\n")
+
+
+async def test_the_wait_for_a_load_is_told_in_nanoseconds() -> None:
+    async with serve(engine(), template=template(CHATML, FakeVocabulary()), template_source=CHATML) as worker:
+        reply = await worker.post("/api/chat", {"messages": [HI], "stream": False}, X_Corral_Load_Ms="1500")
+    assert (reply.json["load_duration"], reply.json["total_duration"]) == (1_500_000_000, 4_000_000_000)
 
 
 async def test_a_reply_without_a_name_in_the_request_has_the_models_own() -> None:

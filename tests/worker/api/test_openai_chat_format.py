@@ -95,6 +95,13 @@ def test_calls_of_tools_end_with_their_own_reason_and_nothing_before_it_has_one(
     assert reasons == [None] * (len(THOUGHTS) + 1) + ["stop"]
 
 
+def test_a_call_that_the_length_has_cut_off_ends_with_length() -> None:
+    cut = [*CALLS[:3]]
+    assert whole(cut, FinishReason.LENGTH)["choices"][0]["finish_reason"] == "length"
+    told = ChatFormatter(HEAD, includes_usage=True).last(0, ending(cut, FinishReason.LENGTH), None)
+    assert json.loads(told.removeprefix(b"data: "))["choices"][0]["finish_reason"] == "length"
+
+
 def test_message_that_only_calls_tools_has_no_content() -> None:
     assert whole(CALLS[1:])["choices"][0]["message"]["content"] is None
 

@@ -176,7 +176,10 @@ def test_maxima_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(RequestError) as caught:
         read(max_tokens=5, max_completion_tokens=6)
     assert caught.value.param == "max_tokens"
-    assert "'max_completion_tokens' (6) and 'max_tokens' (5) contradict" in caught.value.message
+    assert "'max_tokens' (5) and 'max_completion_tokens' (6) contradict" in caught.value.message
+    with pytest.raises(RequestError) as caught:
+        read(max_completion_tokens=6, n_predict=5)
+    assert caught.value.param == "max_completion_tokens"
 
 
 def test_one_stop_string_may_come_without_a_list() -> None:

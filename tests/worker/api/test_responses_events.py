@@ -38,8 +38,8 @@ EVERYTHING: tuple[Delta, ...] = (
     TextDelta("look"),
     CallStart(0, "call_a", "look"),
     CallArguments(0, '{"at"'),
-    CallStart(1, "call_b", "hear"),
     CallArguments(0, ":1}"),
+    CallStart(1, "call_b", "hear"),
     CallArguments(1, "{}"),
 )
 
@@ -165,6 +165,12 @@ def test_the_clients_own_helper_reads_the_stream_to_its_end() -> None:
     for event in stream(*EVERYTHING):
         state.handle_event(strict_event(event))
     assert state._completed_response.output_text == "I will look"
+
+
+def test_each_item_is_done_before_the_next_one_begins() -> None:
+    told = [event for event in stream(*EVERYTHING) if event["type"].startswith("response.output_item.")]
+    places = [(event["type"].rpartition(".")[2], event["output_index"]) for event in told]
+    assert places == [(kind, place) for place in range(4) for kind in ("added", "done")]
 
 
 def test_text_again_after_calls_is_another_message() -> None:
