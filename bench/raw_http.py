@@ -14,7 +14,6 @@ WORKER_HEADERS = {
     "X-Corral-Priority": "0",
     "X-Corral-Created": "1700000000",
     "X-Corral-Seed": "1",
-    "X-Corral-Dialect": "openai",
 }
 """What the router sends to a worker, for requests that go there directly."""
 

@@ -1,4 +1,4 @@
-"""Prints the document. To renew the file after a change of routes, fields or the README's table:
+"""Prints the document. To renew the file after a change of routes, fields or docs/routes.md:
 
 python -m openapi > router/openapi.json
 """

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from openapi.meanings import FieldKey
+from openapi.examples import EXAMPLES
+from openapi.meanings import PLACES, Meanings, meaning_of
 from router.later import ROUTES as LATER
 from router.routes import Route
 from worker.api.fields import Fields
@@ -66,6 +67,13 @@ OWN_BODIES: Mapping[str, Schema | None] = {
 """What is posted to the router's own routes; None = they want no body."""
 
 
+MAY_BE_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "OllamaChatFields": ("messages",),
+    "OllamaGenerateFields": ("prompt",),
+}
+"""Fields that workers need, by body: the router itself answers requests without them, which load the model."""
+
+
 def full_path(route: Route) -> str:
     """Return the path as OpenAPI writes it, without patterns; of a route that is another form, the first one's."""
     path = re.sub(r":[^}]*\}", "}", route.path)
@@ -82,18 +90,18 @@ def request_body(route: Route) -> dict[str, Any] | None:
     if route.method != "POST" or route in LATER:
         return None
     if (fields := fields_of(route)) is not None:
-        return _json_body({"$ref": f"#/components/schemas/{fields.__name__}"})
+        return _json_body({"$ref": f"#/components/schemas/{fields.__name__}"}, EXAMPLES.get(route.label))
     try:
         schema = OWN_BODIES[full_path(route)]
     except KeyError:
         raise LookupError(
-            f"nothing tells what the body of {route.method} {route.path} is: give the worker's route `fields`, or put "
+            f"nothing tells what the body of {route.method} {route.path} is: give the worker a route for it, or put "
             "it into OWN_BODIES in openapi/bodies.py"
         ) from None
     return None if schema is None else _json_body(schema)
 
 
-def body_schemas(meanings: Mapping[FieldKey, str]) -> dict[str, Schema]:
+def body_schemas(meanings: Meanings) -> dict[str, Schema]:
     """Return the schemas of all bodies that workers get, and of their parts, by name."""
     models = sorted(set(_worker_fields().values()), key=lambda model: model.__name__)
     names = [model.__name__ for model in models]
@@ -101,11 +109,26 @@ def body_schemas(meanings: Mapping[FieldKey, str]) -> dict[str, Schema]:
     found = models_json_schema([(model, "validation") for model in models], ref_template="#/components/schemas/{model}")
     # Parts of bodies that have one name in several dialects are told apart by their module.
     schemas: dict[str, Schema] = json.loads(json.dumps(found[1]["$defs"]).replace("worker__api__", ""))
+    for name in sorted(schemas.keys() & PLACES.keys()):
+        _tell_meanings(name, "", schemas[name], schemas, meanings)
     for schema in schemas.values():
-        _make_readable(schema, meanings)
+        _make_readable(schema)
     for name in names:
         schemas[name]["properties"] = dict(ROUTER_KEYS) | schemas[name].get("properties", {})
     return dict(sorted(schemas.items()))
+
+
+def public_schemas(meanings: Meanings) -> dict[str, Schema]:
+    """Return the schemas of all bodies as clients may send them."""
+    schemas = body_schemas(meanings)
+    for body, optional in MAY_BE_LEFT_OUT.items():
+        needed = [name for name in schemas[body].pop("required", ()) if name not in optional]
+        schemas[body] |= {"required": needed} if needed else {}
+        for name in optional:
+            field = schemas[body]["properties"][name]
+            field.pop("minItems", None)
+            field["description"] += " Without it nothing is generated: the model is loaded."
+    return schemas
 
 
 def sentence(words: str) -> str:
@@ -114,17 +137,15 @@ def sentence(words: str) -> str:
 
 
 def _worker_fields() -> dict[str, type[Fields]]:
-    """Return the model of each worker route. Raises: LookupError."""
-    found = {}
-    for route in WORKER_ROUTES:
-        if route.fields is None:
-            raise LookupError(f"the route {route.path} in worker/app.py has no `fields`")
-        found[route.path] = route.fields
-    return found
+    return {route.path: route.fields for route in WORKER_ROUTES}
 
 
-def _json_body(schema: Schema) -> dict[str, Any]:
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+def _json_body(schema: Schema, example: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": schema}
+    return {
+        "required": True,
+        "content": {"application/json": media if example is None else media | {"example": example}},
+    }
 
 
 _LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -143,11 +164,20 @@ def _parts(schema: Schema) -> Iterator[Schema]:
             yield from _parts(one)
 
 
-def _make_readable(schema: Schema, meanings: Mapping[FieldKey, str]) -> None:
-    """Mutates: `schema`: sentences for descriptions; no titles, nor defaults that only stand for "not said"."""
+def _tell_meanings(body: str, outer: str, schema: Schema, schemas: Mapping[str, Schema], meanings: Meanings) -> None:
+    """Mutates: `schema` and the parts it refers to: what their fields mean is added to what they must be."""
     for name, field in schema.get("properties", {}).items():
-        if (words := field.get("description")) is not None:
-            field["description"] = f"{sentence(words)} {meanings.get((name, words), '')}".rstrip()
+        told = meaning_of(body, outer + name, meanings)
+        if told and told not in field.get("description", ""):
+            field["description"] = f"{sentence(field.get('description', ''))} {told}".strip()
+        for part in _parts(field):
+            inner = part.get("$ref", "").rpartition("/")[2]
+            if inner and inner not in PLACES:
+                _tell_meanings(body, f"{outer}{name}.", schemas[inner], schemas, meanings)
+
+
+def _make_readable(schema: Schema) -> None:
+    """Mutates: `schema`: sentences for descriptions; no titles, nor defaults that only stand for "not said"."""
     for part in _parts(schema):
         part.pop("title", None)
         if part.get("default", 0) in (None, []):

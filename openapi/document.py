@@ -1,7 +1,7 @@
 """Puts the document together: one operation for each route of the router, in the order of its tables.
 
-Owns the frame. What bodies are is said by `bodies.py`, what comes back by `replies.py`, what a route is for by the
-README.
+Owns the frame. What bodies are is said by `bodies.py`, what comes back by `replies.py`, what a route is for by
+docs/routes.md.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openapi.bodies import body_schemas, request_body
-from openapi.meanings import read_meanings, without_links
+from openapi.bodies import fields_of, full_path, public_schemas, request_body
+from openapi.meanings import Meanings, read_meanings, without_links
 from openapi.parameters import parameters
-from openapi.replies import HEADERS, error_schemas, responses
+from openapi.refused import AS_ON, refusals
+from openapi.replies import HEADERS, error_responses, error_schemas, reply_schemas, responses
 from router.app import all_routes
 from router.dialects import Dialect
 from router.later import ROUTES as LATER
@@ -28,8 +29,13 @@ _INTRODUCTION = """\
 Several GGUF models behind one URL. Requests choose a model by the field `model`; it is loaded when the first one asks.
 
 Fields are honoured or refused: one that Corral knows from other servers and cannot do is answered with 400, which names
-it, and only fields that nobody knows are passed over. `null` means "not said". The routes of each API family answer
-errors in that family's own form. `X-Request-Id` in a reply is what the server's log calls the request.
+it, and only fields that nobody knows are passed over; each route lists what it refuses. `null` means "not said".
+
+Not in this release: calls of tools, answers in a prescribed form (`response_format`, `format`, `grammar`), images,
+audio and files.
+
+The routes of each API family answer errors in that family's own form. `X-Request-Id` in a reply is what the server's
+log calls the request.
 
 Where the server has API keys, each request needs one: `Authorization: Bearer KEY` or `x-api-key: KEY`."""
 
@@ -46,18 +52,19 @@ _OWN = "Corral"
 def document() -> dict[str, Any]:
     """Return the description of all routes. Raises: LookupError that says what is missing of a route, and where."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    summaries = read_summaries((ROOT / "README.md").read_text(encoding="utf-8"))
+    summaries = read_summaries((ROOT / "docs/routes.md").read_text(encoding="utf-8"))
+    meanings = read_meanings(ROOT / "docs")
     paths: dict[str, dict[str, Any]] = {}
     for route in all_routes():
         path = shown_path(route)
         if route in LATER:
-            paths.setdefault(path, {})["post"] = _operation(route, path, "Not available in this release.")
+            paths.setdefault(path, {})["post"] = _operation(route, path, "Not available in this release.", meanings)
             continue
         try:
             summary = summaries[route.method, path]
         except KeyError:
-            raise LookupError(f"README.md has no row for {route.method} {path} in its table of routes") from None
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, summary)
+            raise LookupError(f"docs/routes.md has no row for {route.method} {path}") from None
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, summary, meanings)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -71,7 +78,8 @@ def document() -> dict[str, Any]:
         "security": _security(is_needed=True),
         "paths": paths,
         "components": {
-            "schemas": body_schemas(read_meanings(ROOT / "docs")) | error_schemas(),
+            "schemas": public_schemas(meanings) | reply_schemas() | error_schemas(),
+            "responses": _used(error_responses(), paths),
             "headers": HEADERS,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -91,34 +99,61 @@ def shown_path(route: Route) -> str:
     return re.sub(r":[^}]*\}", "}", route.path)
 
 
-def read_summaries(readme: str) -> dict[tuple[str, str], str]:
-    """Return what each route is for, by method and path, from the table of routes in the README."""
-    section = readme.partition("\n## Routes\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\S+) (\S+)` \|[^|]*\| (.*) \|$", section, re.MULTILINE)
-    return {(method, path): without_links(summary) for method, path, summary in rows}
+def read_summaries(page: str) -> dict[tuple[str, str], str]:
+    """Return what each route is for, by method and path, from the tables of `docs/routes.md`."""
+    rows = re.findall(r"^\| `(\S+) (\S+)` \|([^|]*)\|[^|]*\| (.*) \|$", page, re.MULTILINE)
+    return {
+        (method, one): without_links(summary)
+        for method, path, also, summary in rows
+        for one in (path, *re.findall(r"`([^`]+)`", also))
+    }
 
 
-def _operation(route: Route, path: str, summary: str) -> dict[str, Any]:
+def _operation(route: Route, path: str, summary: str, meanings: Meanings) -> dict[str, Any]:
     method = "post" if route in LATER else route.method.lower()
     operation: dict[str, Any] = {
         "operationId": "_".join([method, *re.findall(r"\w+", path)]),
         "tags": [_tag(route)],
         "summary": summary,
     }
-    if route.scopes:
-        operation["description"] = f"Key scope: {' or '.join(route.scopes)}."
-    else:
+    if told := _description(route):
+        operation["description"] = "\n\n".join(told)
+    if route.same_as:
+        operation["x-form-of"] = _main_form(route)
+    if not route.scopes:
         operation["security"] = _security(is_needed=False)
     if found := parameters(route):
         operation["parameters"] = found
     if (body := request_body(route)) is not None:
         operation["requestBody"] = body
-    operation["responses"] = responses(route)
+    operation["responses"] = responses(route, meanings)
     return operation
 
 
+def _description(route: Route) -> list[str]:
+    told = [f"Key scope: {' or '.join(route.scopes)}."] if route.scopes else []
+    if route.same_as:
+        return [*told, f"Another form of `{_main_form(route)}`, which tells more."]
+    if fields_of(route) is None:
+        return told
+    if route.label in AS_ON:
+        return [*told, f"Refuses the fields that `{AS_ON[route.label]}` refuses."]
+    return [*told, *refusals(route.label)]
+
+
+def _main_form(route: Route) -> str:
+    return full_path(route) if "{" in route.path else route.same_as or ""
+
+
+def _used(found: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that some operation refers to."""
+    named = set(re.findall(r'"#/components/responses/(\w+)"', json.dumps(paths)))
+    return {name: one for name, one in found.items() if name in named}
+
+
 def _tag(route: Route) -> str:
-    is_openai = route.dialect is Dialect.OPENAI and (route.is_counted or route.path.startswith("/v1/"))
+    is_counted = route.is_counted and not route.path.startswith("/admin/")
+    is_openai = route.dialect is Dialect.OPENAI and (is_counted or route.path.startswith("/v1/"))
     return _TAGS[route.dialect] if is_openai or route.dialect is not Dialect.OPENAI else _OWN
 
 

@@ -5,15 +5,17 @@ Owns which statuses a kind of route can answer with. The forms of errors are `ro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from openapi.bodies import OWN_BODIES, fields_of, full_path
-from openapi.shapes import REPLIES
+from openapi.meanings import Meanings
+from openapi.shapes import PARTS, REPLIES, own_replies
 from router.dialects import EVENT_STREAM, NDJSON, Dialect, stream_type
 from router.later import ROUTES as LATER
-from router.routes import Route
-from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, Schema, any_of, list_of, object_of
+from router.routes import Route, Streaming
+from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, Schema, any_of, object_of
 
 _JSON = "application/json"
 _PLAIN = "text/plain"
@@ -71,11 +73,43 @@ _CONTENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("GET", "/admin/logs"): {_PLAIN: {"schema": TEXT}},
     ("GET", "/events"): {EVENT_STREAM: {"schema": TEXT}},
     ("GET", "/models/sse"): {EVENT_STREAM: {"schema": TEXT}},
-    ("GET", "/slots"): {_JSON: {"schema": list_of(ANY_OBJECT)}},
-    ("GET", "/lora-adapters"): {_JSON: {"schema": list_of(ANY_OBJECT)}},
     ("POST", "/api/pull"): {_JSON: {"schema": ANY_OBJECT}, NDJSON: {"schema": TEXT}},
 }
-"""Successful replies that are not one JSON object."""
+"""Successful replies that are not JSON alone."""
+_OK: Mapping[tuple[str, str], str] = {
+    ("GET", "/v1/models"): "Every model and every alias that is not hidden, with its state.",
+    ("GET", "/v1/models/{id}"): "The model, with its state.",
+    ("GET", "/models"): "Every model, with its state in llama-server's words.",
+    ("GET", "/slots"): "Every slot, with the request that it serves.",
+    ("GET", "/lora-adapters"): "The model's adapters.",
+    ("GET", "/v1/responses/{id}"): "The response, as it was answered.",
+    ("GET", "/v1/responses/{id}/input_items"): "The items, page by page.",
+    ("GET", "/api/tags"): "The models.",
+    ("GET", "/api/ps"): "The loaded models.",
+    ("GET", "/api/version"): "The releases.",
+    ("POST", "/api/show"): "What is known of the model.",
+    ("GET", "/"): "What this server is, and all of its routes.",
+    ("GET", "/docs"): "This page.",
+    ("GET", "/openapi.json"): "This document.",
+    ("GET", "/metrics"): "The metrics, in the form that Prometheus asks for.",
+    ("GET", "/events"): "Events without end: a model's state whenever it changes.",
+    ("GET", "/models/sse"): "Events without end: a model's state whenever it changes.",
+    ("GET", "/admin/logs"): "Lines of the log.",
+    ("GET", "/health"): "The server takes requests, or the model can be asked.",
+    (
+        "GET",
+        "/props",
+    ): "With `model`: that model's. Without it: those of the only model, or of the only one that is loaded. "
+    'Else the router\'s own, whose `role` is `"router"`. A name that no model has is answered with 404, a model of '
+    "another server with 400.",
+    ("POST", "/lora-adapters"): "The scales hold from now on.",
+    ("POST", "/models/load"): "The load has begun, or the model is loaded.",
+    ("POST", "/models/unload"): "The model is on its way out.",
+    ("POST", "/admin/reload"): "What has changed.",
+    ("POST", "/api/pull"): "How far it is, line by line; with `stream` false one object when all is here.",
+    ("DELETE", "/v1/responses/{id}"): "It is forgotten.",
+}
+"""What successful replies of the router's own routes tell."""
 _NEVER_OK = frozenset({("POST", "/props"), ("POST", "/slots/{id}"), ("POST", "/v1/responses/{id}/cancel")})
 """Routes of other servers that are there to tell why they do nothing."""
 
@@ -105,21 +139,52 @@ def error_schemas() -> dict[str, Schema]:
     }
 
 
-def responses(route: Route) -> dict[str, Any]:
+def reply_schemas() -> dict[str, Schema]:
+    """Return the schemas of successful replies, and of their parts, by name."""
+    return {name_of_reply(path): schema for path, schema in REPLIES.items()} | dict(PARTS)
+
+
+def name_of_reply(path: str) -> str:
+    """Return the name of the schema of what a route to models answers with."""
+    return "".join(word.capitalize() for word in re.findall(r"[a-z0-9]+", path)) + "Reply"
+
+
+def error_responses() -> dict[str, Any]:
+    """Return every failure in the form of every dialect, by name."""
+    return {
+        f"{name}{status}": _response(meaning, {_JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}})
+        for name in dict.fromkeys(_NAMES.values())
+        for status, meaning in _MEANINGS.items()
+    }
+
+
+def responses(route: Route, meanings: Meanings) -> dict[str, Any]:
     """Return everything that `route` may answer."""
     found: dict[str, Any] = {}
     key = route.method, full_path(route)
     if route not in LATER and key not in _NEVER_OK:
-        found["200"] = _response("What was asked for.", _content(route))
+        found["200"] = _response(_told(route), _content(route, own_replies(meanings)))
     for status in sorted(_failures(route)):
         if key == ("GET", "/health") and status == 503:
             found["503"] = _response(
                 "The server stops, or the model cannot be used: the body has the reason.", _health()
             )
         else:
-            schema = {"$ref": f"#/components/schemas/{_NAMES[route.dialect]}"}
-            found[str(status)] = _response(_MEANINGS[status], {_JSON: {"schema": schema}})
+            found[str(status)] = {"$ref": f"#/components/responses/{_NAMES[route.dialect]}{status}"}
     return found
+
+
+def _told(route: Route) -> str:
+    if (fields := fields_of(route)) is None:
+        try:
+            return _OK[route.method, full_path(route)]
+        except KeyError:
+            raise LookupError(f"_OK in openapi/replies.py lacks {route.method} {route.path}") from None
+    if "stream" not in fields.model_fields or route.running.streaming is Streaming.NEVER:
+        return "The whole answer."
+    stream = stream_type(route.dialect)
+    unsaid = " or not said" if route.running.streaming is Streaming.BY_DEFAULT else ""
+    return f"The whole answer, or its pieces as `{stream}` where `stream` is true{unsaid}."
 
 
 def _failures(route: Route) -> set[int]:
@@ -136,11 +201,12 @@ def _failures(route: Route) -> set[int]:
     return statuses | set(_STATUSES.get((route.method, path), ()))
 
 
-def _content(route: Route) -> Mapping[str, Any]:
+def _content(route: Route, own: Mapping[str, Schema]) -> Mapping[str, Any]:
     if (fields := fields_of(route)) is None:
-        return _CONTENT.get((route.method, full_path(route)), {_JSON: {"schema": ANY_OBJECT}})
-    content: dict[str, Any] = {_JSON: {"schema": REPLIES.get(route.label, ANY_OBJECT)}}
-    if "stream" in fields.model_fields and not route.never_streams:
+        schema = own.get(full_path(route), ANY_OBJECT) if route.method == "GET" else ANY_OBJECT
+        return _CONTENT.get((route.method, full_path(route)), {_JSON: {"schema": schema}})
+    content: dict[str, Any] = {_JSON: {"schema": {"$ref": f"#/components/schemas/{name_of_reply(route.label)}"}}}
+    if "stream" in fields.model_fields and route.running.streaming is not Streaming.NEVER:
         content[stream_type(route.dialect)] = {"schema": TEXT}
     return content
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "n_predict"})
+ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "num_predict"})
+"""In all dialects; `request_rules.py` knows whose they are."""
 
 
 def unsaid(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from router.events_stream import EVENT_HUB, EventHub
 from router.lifecycle import WorkerState
 from router.live_streams import LIVE_STREAMS, LiveStreams
 from router.reply import ClientGone, Reply
-from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing
+from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing, list_routes, route_above
 from router.services import SERVICES, Exchange, Services, current_exchange, find_exchange, open_exchange
 from worker.contract import ErrorPayload
 
@@ -98,9 +98,10 @@ def all_routes() -> tuple[Route, ...]:
 
 async def _get_start(request: web.Request) -> web.StreamResponse:
     """Answer with what this server is and what can be asked of it."""
-    lines = [f"Corral {version()}: several GGUF models behind one URL.", ""]
-    lines += [f"{route.method:<5} {route.path.replace(':.+', '')}" for route in all_routes() if route.is_shown]
-    return web.Response(text="\n".join(lines) + "\n")
+    text = (
+        f"Corral {version()}: several GGUF models behind one URL. GET /docs tells more.\n\n{list_routes(all_routes())}"
+    )
+    return web.Response(text=text)
 
 
 async def _continue(request: web.Request) -> None:
@@ -138,7 +139,7 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         accepted_at_s=clock(),
     )
     dialect = _dialect_of(request, route)
-    reply = Reply(request, dialect, account.request_id)
+    reply = Reply(request, dialect, account.request_id, max_stall_s=services.settings.max_client_stall_s or None)
     open_exchange(Exchange(account, dialect, reply, Grant(None, frozenset()), route))
     try:
         response = await handler(request)
@@ -162,7 +163,11 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def _dialect_of(request: web.Request, route: Route | None) -> Dialect:
-    """Return what the client speaks; lists of models are for clients of several dialects, who tell it by a header."""
+    """Return what the client speaks: at a wrong address, or with a wrong method there, that of the route nearby.
+
+    Lists of models are for clients of several dialects, who tell it by a header.
+    """
+    route = route or route_above(request.path, request.app[_ROUTES].values())
     if route is None or (route.dialect is Dialect.OPENAI and not route.is_counted):
         return guess_dialect(request.path, request.headers)
     return route.dialect
@@ -251,7 +256,8 @@ def _is_in_vain(services: Services, account: Account, error: RouterError) -> boo
 def _http_error(request: web.Request, error: web.HTTPException) -> RouterError:
     """Return what aiohttp itself refuses as an error of ours."""
     if isinstance(error, web.HTTPNotFound):
-        return NotFound(describe_missing(request.method, request.path, [route.path for route in all_routes()]))
+        known = [route.path for route in all_routes() if route not in later.ROUTES]
+        return NotFound(describe_missing(request.method, request.path, known))
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{request.method} is not possible for {request.path}; use {allowed}")

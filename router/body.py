@@ -168,17 +168,19 @@ def owned_keys(fields: Mapping[str, Any], *, streams_by_default: bool = False, m
     """
     model = fields.get("model")
     if model is not None and not isinstance(model, str):
-        raise BadRequest(f"`model` must be a string, not {_kind(model)}", param="model")
+        raise BadRequest(f"'model' must be a string, not {_kind(model)}", param="model")
     priority = fields.get("priority")
+    if isinstance(priority, float) and priority.is_integer():
+        priority = int(priority)  # some languages have only one kind of number
     if priority is None:
         priority = 0
     elif isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
         raise BadRequest(
-            f"`priority` must be a whole number from -{_MAX_PRIORITY} to {_MAX_PRIORITY}", param="priority"
+            f"'priority' must be a whole number from -{_MAX_PRIORITY} to {_MAX_PRIORITY}", param="priority"
         )
     salt = fields.get("cache_salt")
     if salt is not None and not isinstance(salt, str):
-        raise BadRequest(f"`cache_salt` must be a string, not {_kind(salt)}", param="cache_salt")
+        raise BadRequest(f"'cache_salt' must be a string, not {_kind(salt)}", param="cache_salt")
     return OwnedKeys(
         model=model,
         stream=fields.get("stream") is True or (streams_by_default and fields.get("stream") is None),
@@ -193,13 +195,13 @@ def _previous_response_id(fields: Mapping[str, Any], *, may_go_on: bool) -> str 
     value = fields.get("previous_response_id")
     if value is not None and not may_go_on:
         raise BadRequest(
-            "`previous_response_id` is not supported here: send the conversation so far in `messages`, or use POST "
+            "'previous_response_id' is not supported here: send the conversation so far in 'messages', or use POST "
             "/v1/responses",
             code="unsupported_parameter",
             param="previous_response_id",
         )
     if value is not None and not isinstance(value, str):
-        raise BadRequest(f"`previous_response_id` must be a string, not {_kind(value)}", param="previous_response_id")
+        raise BadRequest(f"'previous_response_id' must be a string, not {_kind(value)}", param="previous_response_id")
     return value
 
 
@@ -208,13 +210,16 @@ def _keep_alive_s(fields: Mapping[str, Any]) -> float | None:
     try:
         return None if value is None else read_keep_alive(value)
     except ValueError as error:
-        raise BadRequest(f"`keep_alive` {error}", param="keep_alive") from None
+        raise BadRequest(f"'keep_alive' {error}", param="keep_alive") from None
 
 
 _MAX_CONTAINERS = 250_000
 _MAX_VALUES = 2_000_000
 """Counted by their brackets and commas, those inside strings too. The parser takes a value in 50 ns to 1 us and some
 thirty times its bytes, and nobody else runs meanwhile."""
+_MAX_DEPTH = 200
+"""Lists and objects inside each other. Bodies and parts of them are written as JSON again, which orjson does to a depth
+of 254, though it reads 1024."""
 
 
 def _parse(raw: bytes) -> JsonBody:
@@ -229,7 +234,20 @@ def _parse(raw: bytes) -> JsonBody:
         raise _broken_json(raw, error) from None
     if not isinstance(fields, dict):
         raise BadRequest(f"the request body must be a JSON object, not {_kind(fields)}")
+    if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH and _is_deeper(fields, _MAX_DEPTH):
+        raise _too_deep()
     return JsonBody(raw, fields)
+
+
+def _is_deeper(value: dict[str, Any], depth: int) -> bool:
+    """Return whether more than `depth` lists and objects are inside each other."""
+    level: list[Any] = [value]
+    for _ in range(depth):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [child for children in inner for child in children if type(child) in (list, dict)]
+        if not level:
+            return False
+    return True
 
 
 def _broken_json(raw: bytes, error: orjson.JSONDecodeError) -> RouterError:
@@ -245,11 +263,15 @@ def _broken_json(raw: bytes, error: orjson.JSONDecodeError) -> RouterError:
             f"(0x{raw[problem.start]:02x}: {problem.reason}); JSON must be sent as UTF-8"
         )
     if "depth" in error.msg or "ecursion" in error.msg:
-        return BadRequest("the request body nests lists or objects too deep")
+        return _too_deep()
     return BadRequest(
         f"the request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno} "
         f"(character {error.pos})"
     )
+
+
+def _too_deep() -> BadRequest:
+    return BadRequest(f"the request body nests lists or objects too deep: more than {_MAX_DEPTH} inside each other")
 
 
 def _too_large(max_bytes: int, got: str) -> BodyTooLarge:

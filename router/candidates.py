@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router.capabilities import capabilities
 from router.catalog import Resolution
 from router.lifecycle import WorkerState
-from router.listing import Look, capabilities
+from router.listing import Look
 
 if TYPE_CHECKING:
     from router.supervisor import Supervisor
@@ -24,20 +25,24 @@ def find_candidate(supervisor: Supervisor, name: str | None, capability: str | N
     `capability` is what it must be able to do, as `GET /v1/models` tells it; None = loaded ones do not count.
     Raises: ModelNotFound; BadRequest naming `model` when there is no such candidate.
     """
-    catalog = supervisor.catalog
-    if not name and catalog.default_model is None and capability is not None:
-        name = only_candidate(supervisor, capability)
-    return catalog.resolve(name)
+    if not name and capability is not None:
+        name = find_unnamed(supervisor, capability)
+    return supervisor.catalog.resolve(name)
 
 
-def only_candidate(supervisor: Supervisor, capability: str = ANY) -> str | None:
+def find_unnamed(supervisor: Supervisor, capability: str = ANY) -> str | None:
+    """Return the model that a request without a name means; None = it must name one."""
+    return supervisor.catalog.default_model or _only_candidate(supervisor, capability)
+
+
+def _only_candidate(supervisor: Supervisor, capability: str) -> str | None:
     """Return the only model that runs here, or the only loaded one that can do this; None = there is no such one."""
     local = [spec.name for spec in supervisor.catalog.models.values() if spec.remote is None]
-    found = local if len(local) == 1 else loaded_models(supervisor, capability)
+    found = local if len(local) == 1 else _loaded_models(supervisor, capability)
     return found[0] if len(found) == 1 else None
 
 
-def loaded_models(supervisor: Supervisor, capability: str = ANY) -> list[str]:
+def _loaded_models(supervisor: Supervisor, capability: str) -> list[str]:
     """Return the names of the models that are ready and have told that they can do this."""
     look = Look.at(supervisor)
     return [

@@ -28,6 +28,9 @@ SCOPES = ("inference", "metrics", "admin")
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
 
+HOW_TO_ALIAS = "To answer under this name, add it to a model's `aliases`"
+"""What the operator may do about a name that nobody has."""
+
 MAX_LORA_SCALE = 100
 """Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
 
@@ -349,7 +352,7 @@ class Catalog:
         advice = f"did you mean {_listing(nearest)}?" if nearest else f"there is {_listing(self.listed_names())}."
         shown = name if len(name) <= 80 else name[:80] + "…"
         raise ModelNotFound(
-            f"there is no model named {shown!r}; {advice} GET /v1/models lists them all.", param="model"
+            f"there is no model named {shown!r}; {advice} GET /v1/models lists them all. {HOW_TO_ALIAS}.", param="model"
         )
 
     def _pattern_for(self, name: str) -> Resolution | None:

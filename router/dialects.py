@@ -17,7 +17,7 @@ NDJSON = "application/x-ndjson"
 
 
 class Dialect(StrEnum):
-    """The API family that a client speaks; the value goes to the worker in `X-Corral-Dialect`."""
+    """The API family that a client speaks."""
 
     OPENAI = "openai"
     RESPONSES = "responses"

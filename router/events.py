@@ -98,6 +98,40 @@ class ExitReason(StrEnum):
     """Its `before_load` command did not succeed."""
 
 
+class StopCause(StrEnum):
+    """Why the router had a worker stopped, from a closed set."""
+
+    IDLE = "idle"
+    """`idle_unload_s` has passed."""
+    KEEP_ALIVE = "keep_alive"
+    """The time has passed that a request said it should stay."""
+    ROOM = "room"
+    """Another model needed its place."""
+    LIMITS = "limits"
+    """More was loaded than the configuration allows any more."""
+    CONFIGURATION = "configuration"
+    """It was started with another configuration than the present one."""
+    REPLICAS = "replicas"
+    """Its model has more workers than `replicas` any more."""
+    REMOVED = "removed"
+    """Its model is no longer in the configuration."""
+    REQUEST = "request"
+    """The operator wanted it gone."""
+    SHUTDOWN = "shutdown"
+    """The router stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Why a worker was sent off."""
+
+    cause: StopCause
+    limit_s: float | None = None
+    """How long it was allowed to be idle, where that was the cause."""
+    for_model: str | None = None
+    """Which model needed its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
     """How a worker ended, kept so that the next client and the operator see the real reason."""
@@ -107,6 +141,8 @@ class WorkerExit:
     """For people: llama.cpp's own last words where there are any."""
     exit_code: int | None = None
     """Negative: the signal's number."""
+    departure: Departure | None = None
+    """Why the router had it stopped; None = it did not."""
 
 
 # --- events -----------------------------------------------------------------------------------------------
@@ -203,7 +239,7 @@ class KeepAliveSet:
     """The present workers of `model` stay for so long when they are idle, instead of for the time that is configured.
 
     0 = they go as soon as they are idle, negative = idleness alone never unloads them. It holds for the life of a
-    worker, or until a later request says otherwise.
+    worker, or until a later request or a new configuration says otherwise.
     """
 
     model: str

@@ -30,6 +30,7 @@ from router.events import (
     ModelPolicy,
     ModelSized,
     ShutdownRequested,
+    StopCause,
     Tick,
     UnloadRequested,
     WorkerExited,
@@ -154,7 +155,7 @@ class Fleet:
             case ShutdownRequested(drain_s):
                 ledger.is_shutting_down = True
                 for resident in ledger.residents:
-                    resident.leave_by(ledger.now_s + drain_s)
+                    resident.leave_by(ledger.now_s + drain_s, StopCause.SHUTDOWN)
             case Tick():
                 pass
             case _:
@@ -266,4 +267,4 @@ class Fleet:
         for resident in record.residents.values():
             if resident.is_loading:
                 record.turned_away = "unloaded by request while it was loading"
-            resident.leave_by(self._ledger.now_s + self._ledger.limits.drain_timeout_s)
+            resident.leave_by(self._ledger.now_s + self._ledger.limits.drain_timeout_s, StopCause.REQUEST)

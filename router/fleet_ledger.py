@@ -14,6 +14,7 @@ from router import reasons
 from router.device import Device, Placement
 from router.events import (
     Action,
+    Departure,
     ExitReason,
     FleetLimits,
     GrantLease,
@@ -24,13 +25,14 @@ from router.events import (
     RefuseLease,
     RefuseLoad,
     SpawnWorker,
+    StopCause,
     StopWorker,
     WorkerId,
 )
 from router.lifecycle import WorkerState, advance
-from router.placement import PLACES, candidates, deficits, needs_of
+from router.placement import PLACES, Options, candidates, deficits, needs_of
 from router.reasons import Refusal, Shortage
-from router.resident import ModelRecord, Options, Resident
+from router.resident import ModelRecord, Resident
 from router.waiting import Waiter
 
 
@@ -154,7 +156,7 @@ class FleetLedger:
             record.is_removed = True
             record.is_preload_due = False
             for resident in record.residents.values():
-                resident.leave_by(self.now_s + limits.drain_timeout_s)
+                resident.leave_by(self.now_s + limits.drain_timeout_s, StopCause.REMOVED)
             self.sleep_if_settled(name)
         self.awake = {name: record for name, record in self.records.items() if record.is_awake}
 
@@ -262,8 +264,10 @@ class FleetLedger:
         resident.placement = placement
         self.actions.append(PlaceWorker(resident.worker, placement))
 
-    def drain(self, resident: Resident) -> None:
-        """`resident` takes no new leases, and stops at once if it has none."""
+    def drain(self, resident: Resident, why: Departure | None = None) -> None:
+        """`resident` takes no new leases, and stops at once if it has none; None = it has to go for what it says."""
+        if why is not None:
+            resident.depart(why)
         resident.move(WorkerState.DRAINING, self.now_s)
         self.stop_if_drained(resident)
 
@@ -284,7 +288,7 @@ class FleetLedger:
         if resident.state is WorkerState.STOPPING:
             return
         resident.hung_detail = detail
-        resident.leave_by(self.now_s)
+        resident.must_leave, resident.drain_until_s = True, self.now_s
         if resident.state is WorkerState.READY:
             resident.move(WorkerState.DRAINING, self.now_s)
         resident.stop_reason = ExitReason.HUNG

@@ -9,12 +9,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from router.events import Event, ExitReason, ShutdownRequested, WorkerExit, WorkerExited, WorkerId
+from router.departures import departure_note
+from router.events import Departure, Event, ExitReason, ShutdownRequested, StopCause, WorkerExit, WorkerExited, WorkerId
 from router.fleet_views import FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
 
 logger = logging.getLogger("router.fleet")
 
+_BY_IDLENESS = frozenset({StopCause.IDLE, StopCause.KEEP_ALIVE, StopCause.ROOM, StopCause.LIMITS})
+"""Causes that take those that are idle, the longest first."""
+_EVICTIONS = frozenset({StopCause.ROOM, StopCause.LIMITS})
 _HAS_SERVED = frozenset({WorkerState.READY, WorkerState.DRAINING})
 
 
@@ -32,7 +36,7 @@ class FleetLog:
         self._on_eviction = on_eviction
         self._states: dict[str, WorkerState] = {}
         self._idle_s: dict[str, float] = {}
-        self._evicting: frozenset[WorkerId] = frozenset()
+        self._departures: dict[WorkerId, Departure] = {}
 
     def note(self, event: Event, fleet: FleetSnapshot, now_s: float) -> None:
         """Write the lines for what `event` has led to."""
@@ -49,8 +53,8 @@ class FleetLog:
             self._states[name] = view.state
         for name in self._states.keys() - fleet.models.keys():
             del self._states[name]
-        residents = (resident for view in fleet.models.values() for resident in view.residents)
-        self._evicting = frozenset(resident.worker for resident in residents if resident.is_evicting)
+        residents = (one for view in fleet.models.values() for one in view.residents)
+        self._departures = {one.worker: one.departure for one in residents if one.departure is not None}
 
     def load_refused(self, model: str, detail: str) -> None:
         """Write why a load is not done that nobody but the log will hear of."""
@@ -66,20 +70,24 @@ class FleetLog:
             exit_ = view.last_exit
         model = worker.model
         if exit_.reason is ExitReason.STOPPED:
-            is_evicted = worker in self._evicting
-            idle_s = self._idle_s.pop(model, 0.0)
-            notes = ["to make room"] if is_evicted else []
-            notes += [f"idle for {idle_s:.0f} s"] if idle_s >= 1 else []
-            told = fields(model, WorkerState.UNLOADED.value, idle_s if idle_s >= 1 else None)
-            logger.info("%s: unloaded%s", model, f" ({', '.join(notes)})" if notes else "", extra=told)
-            if is_evicted and self._on_eviction is not None:
-                self._on_eviction(model)
+            self._note_unload(model, self._departures.get(worker), self._idle_s.pop(model, 0.0))
             return
         reason = " / ".join(exit_.detail.split("\n"))
         if exit_.reason is ExitReason.NO_ROOM:
             logger.info("%s: not started: %s", model, reason, extra=fields(model, WorkerState.UNLOADED.value))
             return
         logger.warning("%s: failed: %s%s", model, reason, _describe_next_try(view), extra=_failure_fields(model, view))
+
+    def _note_unload(self, model: str, departure: Departure | None, idle_s: float) -> None:
+        """Write that a worker is gone as it should be, and why; how long it was idle where that had a part in it."""
+        cause = None if departure is None else departure.cause
+        note = "" if departure is None else departure_note(departure)
+        idle = f"idle for {idle_s:.0f} s" if idle_s >= 1 and cause in _BY_IDLENESS else ""
+        notes = ", ".join(filter(None, (note, idle)))
+        told = fields(model, WorkerState.UNLOADED.value, idle_s if idle else None)
+        logger.info("%s: unloaded%s", model, f" ({notes})" if notes else "", extra=told)
+        if cause in _EVICTIONS and self._on_eviction is not None:
+            self._on_eviction(model)
 
     def _note_state(self, view: ModelView, now_s: float) -> None:
         told = fields(view.name, view.state.value)

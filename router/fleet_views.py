@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.device import NOWHERE, Device, Footprint, Placement
-from router.events import WorkerExit, WorkerId
+from router.events import Departure, WorkerExit, WorkerId
 from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
 from router.reasons import too_large, waits_for
@@ -36,8 +36,8 @@ class ResidentView:
     """Where it runs and what is reserved for it."""
     is_outdated: bool = False
     """It was started with a configuration that has changed since."""
-    is_evicting: bool = False
-    """It drains because another model needs its room."""
+    departure: Departure | None = None
+    """Why it drains or stops; None = it does not, or nobody sent it off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +148,5 @@ def _view_resident(record: ModelRecord, resident: Resident) -> ResidentView:
         idle_limit_s=record.idle_limit_s(resident),
         placement=resident.placement,
         is_outdated=record.is_outdated(resident),
-        is_evicting=resident.is_evicting,
+        departure=resident.departure if resident.is_leaving else None,
     )

@@ -9,6 +9,7 @@ Source: the GGUF specification (ggml, docs/gguf.md), versions 2 and 3, little-en
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from router.file_names import all_parts
 from router.gguf_cursor import ARRAY, SCALARS, STRING, Cursor, GgufError, unknown_type
 from router.tensor_sums import TENSOR_BLOCKS, TensorCounter, TensorSums
 
@@ -43,7 +45,7 @@ class GgufHeader:
     trained_context: int | None
     num_layers: int | None
     size_bytes: int
-    """Of this one file; the other parts of a split model are not in it."""
+    """Of the file; of a split model, of all its files that are here."""
     file_type: int | None
     has_chat_template: bool
     split_count: int
@@ -78,7 +80,8 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
     Raises: GgufError, also when the file cannot be opened.
     """
-    return replace(_open(path, _read), path=path)
+    header = _open(path, _read)
+    return replace(header, path=path, size_bytes=header.size_bytes + _size_of_others(path))
 
 
 def read_gguf_texts(header: GgufHeader) -> GgufTexts:
@@ -88,6 +91,16 @@ def read_gguf_texts(header: GgufHeader) -> GgufTexts:
     """
     wanted = {name: _count(header.metadata, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return _open(header.path, lambda cursor: _read_texts(cursor, wanted))
+
+
+def _size_of_others(path: Path) -> int:
+    """Return the bytes of a split model's other files, less those that are not here."""
+    size = 0
+    for name in all_parts(path.name):
+        if name != path.name:
+            with contextlib.suppress(OSError):
+                size += path.with_name(name).stat().st_size
+    return size
 
 
 def read_tensor_sums(path: Path) -> TensorSums:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from router.capabilities import capabilities, promised_capabilities
 from router.catalog import AliasSpec, ModelSpec
 from router.device import DeviceKind, Footprint
 from router.exits import signal_name
 from router.fetch.protocol import FetchProgress
 from router.fleet_views import FleetSnapshot, ModelView, ResidentView
-from router.gguf_header import GgufHeader
 from router.lifecycle import WorkerState
+from router.name_patterns import WILDCARD
 from router.shown_states import (
     DOWNLOADING,
     UNAVAILABLE,
@@ -34,7 +35,6 @@ __all__ = [
     "DOWNLOADING",
     "UNAVAILABLE",
     "Look",
-    "capabilities",
     "find_model",
     "list_models",
     "list_statuses",
@@ -45,9 +45,6 @@ __all__ = [
 
 _CPU = DeviceKind.CPU.value
 _LOADING = frozenset({WorkerState.STARTING, WorkerState.LOADING})
-_RANK_TYPE = 4
-"""Source: llama.h, LLAMA_POOLING_TYPE_RANK."""
-_RANK = "rank"
 
 
 KeptEntries = dict[str, tuple[tuple[object, ...], list[dict[str, Any]]]]
@@ -104,6 +101,7 @@ def list_statuses(supervisor: Supervisor, created: int) -> list[dict[str, Any]]:
             "created": created,
             "owned_by": "corral",
             "aliases": _listed_aliases(spec),
+            "alias_patterns": _alias_patterns(spec),
             "tags": list(spec.tags),
             "status": llama_server_status(look, spec),
         }
@@ -198,13 +196,16 @@ def _model_entry(look: Look, spec: ModelSpec, created: int) -> dict[str, Any]:
         "context_length": context,
         "max_model_len": context,
         "aliases": _listed_aliases(spec),
+        "alias_patterns": _alias_patterns(spec),
         "description": spec.description,
         "tags": list(spec.tags),
     }
     if spec.remote is not None:
         return entry | {"remote": True}
-    if facts is None and (header := look.supervisor.header_of(spec)) is not None:
-        entry |= {"size_bytes": header.size_bytes, "capabilities": _promised_capabilities(header)}
+    if (header := look.supervisor.header_of(spec)) is not None:
+        entry["size_bytes"] = header.size_bytes
+        if facts is None:
+            entry["capabilities"] = promised_capabilities(header)
     entry["slots"] = spec.slots if facts is None else facts.slots
     entry["kv_tokens"] = _pool(spec, context) if facts is None else facts.kv_cells
     entry["replicas"] = spec.replicas
@@ -236,7 +237,6 @@ def _running(
     shown: dict[str, Any] = {}
     if facts is not None:
         shown = {
-            "size_bytes": facts.size_bytes,
             "num_params": facts.num_params,
             "capabilities": capabilities(facts),
             "gpu_layers": facts.gpu_layers,
@@ -270,29 +270,6 @@ def _devices(status: WorkerStatus | None) -> list[str]:
     if status is None or status.facts is None:
         return []
     return [name.strip() for name in status.facts.device.split(",") if name.strip()]
-
-
-def _promised_capabilities(header: GgufHeader) -> list[str]:
-    """Return what the file's header lets expect, before a worker has told what it can do."""
-    pooling = header.metadata.get(f"{header.architecture}.pooling_type")
-    if header.metadata.get(f"{header.architecture}.attention.causal") is False:
-        return ["rerank" if pooling == _RANK_TYPE else "embedding"]
-    found = ["chat"] if header.has_chat_template else []
-    return [*found, "completion", "rerank" if pooling == _RANK_TYPE else "embedding"]
-
-
-def capabilities(facts: ModelFacts) -> list[str]:
-    """Return what a loaded model can do."""
-    if not facts.can_generate:
-        return ["rerank" if facts.pooling == _RANK else "embedding"]
-    found = ["completion"]
-    if facts.has_chat_template:
-        found.insert(0, "chat")
-    if facts.pooling == _RANK:
-        found.append("rerank")
-    elif facts.embedding_size > 0:
-        found.append("embedding")
-    return found
 
 
 def usable_context(facts: ModelFacts) -> int:
@@ -341,6 +318,7 @@ def _last_exit(view: ModelView) -> dict[str, Any]:
     assert exit_ is not None
     return {
         "reason": exit_.reason.value,
+        "cause": None if exit_.departure is None else exit_.departure.cause.value,
         "detail": exit_.detail,
         "code": exit_.exit_code,
         "signal": signal_name(exit_.exit_code),
@@ -355,3 +333,7 @@ def _fraction(done: int, total: int | None) -> float | None:
 
 def _listed_aliases(spec: ModelSpec) -> list[str]:
     return [alias.name for alias in spec.aliases.values() if alias.listed] if spec.aliases else []
+
+
+def _alias_patterns(spec: ModelSpec) -> list[str]:
+    return [name for name in spec.aliases if WILDCARD in name] if spec.aliases else []

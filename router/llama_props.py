@@ -11,7 +11,9 @@ from pathlib import PurePath
 from typing import Any
 
 from router.catalog import Resolution
+from router.dialects import Dialect
 from router.gguf_header import GgufHeader, GgufTexts
+from router.request_rules import apply_rules
 
 PARAMS: Mapping[str, Any] = {
     "seed": -1,
@@ -124,10 +126,12 @@ def model_props(
 def _params(resolution: Resolution, header: GgufHeader | None) -> dict[str, Any]:
     metadata = {} if header is None else header.metadata
     recommended = {name: metadata[key] for key, name in RECOMMENDED.items() if key in metadata}
-    ruled = {name: value for name, value in resolution.rules.apply({}).items() if name in PARAMS}
+    ruled = {name: value for name, value in apply_rules(resolution.rules, {}, Dialect.LLAMA).items() if name in PARAMS}
     limit = resolution.spec.max_tokens
     params = {**PARAMS, **({} if limit is None else {"max_tokens": limit, "n_predict": limit}), **recommended, **ruled}
-    if params["max_tokens"] != PARAMS["max_tokens"] and "n_predict" not in ruled:
+    if "n_predict" in ruled:
+        params["max_tokens"] = params["n_predict"]
+    elif params["max_tokens"] != PARAMS["max_tokens"]:
         params["n_predict"] = params["max_tokens"]
     return params
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from router.auth import Scope
 from router.body import check_media_type, read_body
-from router.candidates import ANY, find_candidate, only_candidate
+from router.candidates import ANY, find_candidate, find_unnamed
 from router.catalog import MAX_LORA_SCALE, LoraSpec, ModelSpec, Resolution
 from router.dialects import Dialect
 from router.errors import BadRequest, NotAvailableYet
@@ -29,13 +29,14 @@ _SLOT_ACTIONS = ("save", "restore", "erase")
 
 
 async def get_props(request: web.Request) -> web.StreamResponse:
-    """Answer with a model's properties; without a name with those of the only candidate, else with the router's."""
+    """Answer with a model's properties, without a name those of the one that is meant; the router's if none is."""
     services = request.app[SERVICES]
     supervisor = services.supervisor
-    name = request.query.get("model") or only_candidate(supervisor)
-    if name is None:
+    said = request.query.get("model")
+    name = said or find_unnamed(supervisor)
+    resolution = None if name is None else supervisor.catalog.resolve(name)
+    if resolution is None or (not said and resolution.spec.remote is not None):
         return json_response(router_props(supervisor.catalog.limits.max_loaded))
-    resolution = supervisor.catalog.resolve(name)
     spec = _local(resolution.spec)
     look = Look.at(supervisor)
     statuses = look.statuses(look.fleet.models.get(spec.name))
@@ -95,11 +96,11 @@ async def post_slot(request: web.Request) -> web.StreamResponse:
     """Refuse: the state of a slot cannot be saved by hand."""
     action = request.query.get("action")
     if action not in _SLOT_ACTIONS:
-        raise BadRequest("`action` must be save, restore or erase: POST /slots/0?action=save", param="action")
+        raise BadRequest("'action' must be save, restore or erase: POST /slots/0?action=save", param="action")
     raise NotAvailableYet(
         f"saved state of slots (`action={action}`) is not available in this release; finished prompts are kept in "
         f"memory and found by themselves, whatever slot they ran in, and with `prompt_cache_disk_bytes` of the model "
-        f"in models.yaml they survive an unload and a restart on the disk; to do without them set `cache_prompt` to "
+        f"in models.yaml they survive an unload and a restart on the disk; to do without them set 'cache_prompt' to "
         f"false in a request"
     )
 
@@ -155,11 +156,11 @@ def _read_entry(spec: ModelSpec, number: int, entry: Any) -> tuple[LoraSpec, flo
     if isinstance(id_, bool) or not isinstance(id_, int) or not 0 <= id_ < len(spec.loras):
         names = ", ".join(f"{index}: {lora.name}" for index, lora in enumerate(spec.loras)) or "none"
         raise BadRequest(
-            f"`id` of entry {number} must be one of an adapter of `{spec.name}` ({names})", param=f"[{number}].id"
+            f"'id' of entry {number} must be one of an adapter of `{spec.name}` ({names})", param=f"[{number}].id"
         )
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_LORA_SCALE:  # nor NaN
         raise BadRequest(
-            f"`scale` of entry {number} must be a number from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE}",
+            f"'scale' of entry {number} must be a number from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE}",
             param=f"[{number}].scale",
         )
     return spec.loras[id_], float(scale)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from router.reply_reader import ReplyReader, read_error
+from router.reply_reader import ReplyReader, is_count, object_in, read_error
 
 _MATTERS = re.compile(rb'"(?:usage|error)"\s*:\s*[{"]|"stop_reason"\s*:\s*"|"message_stop"')
 """Most events hold nothing but text and need not be parsed."""
@@ -42,10 +42,10 @@ class MessagesReader(ReplyReader):
             case "message_stop":
                 self.is_done = True
             case "message_start":
-                self._note_usage(_object(fields, "message"))
+                self._note_usage(object_in(fields, "message"))
             case "message_delta":
                 self._note_usage(fields)
-                self._note_reason(_object(fields, "delta"))
+                self._note_reason(object_in(fields, "delta"))
             case "message":
                 self._note_usage(fields)
                 self._note_reason(fields)
@@ -55,11 +55,7 @@ class MessagesReader(ReplyReader):
 
     def _note_usage(self, holder: Mapping[str, Any]) -> None:
         """Take counts over; each is a total, and one that is not told stays what it was."""
-        self._counts |= {
-            name: value
-            for name, value in _object(holder, "usage").items()
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        }
+        self._counts |= {name: value for name, value in object_in(holder, "usage").items() if is_count(value)}
         cached = self._counts.get("cache_read_input_tokens", 0)
         prompt = self._counts.get("input_tokens", 0) + self._counts.get("cache_creation_input_tokens", 0) + cached
         answer = self._counts.get("output_tokens", 0)
@@ -83,8 +79,3 @@ def is_error(body: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(fields, dict) and fields.get("type") == "error" and isinstance(fields.get("error"), dict)
-
-
-def _object(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from router.api import run_model
+from router.api import run_model, running
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
 from router.dialects import Dialect
@@ -28,7 +28,7 @@ from router.name_patterns import WILDCARD
 from router.ollama_names import find_tagged
 from router.ollama_shapes import Loaded, load_line, running_entry, show, tag_entry
 from router.relay import Call
-from router.routes import Route
+from router.routes import Route, Streaming
 from router.services import SERVICES, Exchange, Services
 
 SPOKEN_VERSION = "0.12.11"
@@ -55,7 +55,6 @@ class LoadOnly:
         """Return the response once the model is loaded, or told to go. Raises: RouterError."""
         spec, account, supervisor = call.spec, exchange.account, services.supervisor
         if call.keep_alive_s == 0:
-            _check_may_go(spec)
             supervisor.keep_alive(spec.name, 0.0)
             reason = "unload"
         else:
@@ -70,8 +69,8 @@ class LoadOnly:
         return response
 
 
-_GENERATE = LoadOnly("prompt", ("suffix", "images"), {"response": ""})
-_CHAT = LoadOnly("messages", (), {"message": {"role": "assistant", "content": ""}})
+_GENERATE = LoadOnly("prompt", ("suffix", "images", "messages", "input"), {"response": ""})
+_CHAT = LoadOnly("messages", ("prompt", "input", "suffix"), {"message": {"role": "assistant", "content": ""}})
 
 
 async def post_generate(request: web.Request) -> web.StreamResponse:
@@ -87,13 +86,8 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
 async def get_tags(request: web.Request) -> web.StreamResponse:
     """Answer with every model and listed alias that runs here, whether its file has been fetched or not."""
     services = request.app[SERVICES]
-    supervisor = services.supervisor
-    entries = [
-        tag_entry(name, spec, supervisor.header_of(spec), services.started_at)
-        for spec in supervisor.catalog.models.values()
-        if spec.remote is None
-        for name in _names(spec)
-    ]
+    specs = services.supervisor.catalog.models.values()
+    entries = [entry for spec in specs if spec.remote is None for entry in _tags_of(spec, services)]
     return json_response({"models": entries})
 
 
@@ -145,25 +139,15 @@ def named_in(fields: Mapping[str, Any]) -> str:
     """Return the model that the body names, by the old field too. Raises: BadRequest."""
     name = fields.get("model") or fields.get("name")
     if not isinstance(name, str):
-        raise BadRequest('`model` must name a model: {"model": NAME}', param="model")
+        raise BadRequest("'model' must name a model: {\"model\": NAME}", param="model")
     return name
 
 
 ROUTES = (
-    Route("POST", "/api/generate", post_generate, is_counted=True, dialect=Dialect.OLLAMA, streams_by_default=True),
-    Route("POST", "/api/chat", post_chat, is_counted=True, dialect=Dialect.OLLAMA, streams_by_default=True),
-    *(
-        Route(
-            "POST",
-            path,
-            run_model,
-            is_counted=True,
-            dialect=Dialect.OLLAMA,
-            never_streams=True,
-            makes_text=False,
-        )
-        for path in ("/api/embed", "/api/embeddings")
-    ),
+    *running("/api/generate", handler=post_generate, dialect=Dialect.OLLAMA, streaming=Streaming.BY_DEFAULT),
+    *running("/api/chat", handler=post_chat, dialect=Dialect.OLLAMA, streaming=Streaming.BY_DEFAULT),
+    *running("/api/embed", dialect=Dialect.OLLAMA, streaming=Streaming.NEVER, takes_loras=False),
+    *running("/api/embeddings", dialect=Dialect.OLLAMA, streaming=Streaming.NEVER, takes_loras=False),
     Route("GET", "/api/tags", get_tags, dialect=Dialect.OLLAMA),
     Route("POST", "/api/show", post_show, dialect=Dialect.OLLAMA),
     Route("GET", "/api/ps", get_running, dialect=Dialect.OLLAMA),
@@ -171,17 +155,20 @@ ROUTES = (
 )
 
 
+def _tags_of(spec: ModelSpec, services: Services) -> list[dict[str, Any]]:
+    """Return the entries of a model and of its listed aliases: those of the last time, if nothing has changed."""
+    header = services.supervisor.header_of(spec)
+    kept = services.kept_tags.get(spec.name)
+    if kept is not None and kept[0] is spec and kept[1] is header:
+        entries: list[dict[str, Any]] = kept[2]
+        return entries
+    entries = [tag_entry(name, spec, header, services.started_at) for name in _names(spec)]
+    services.kept_tags[spec.name] = spec, header, entries
+    return entries
+
+
 def _names(spec: ModelSpec) -> list[str]:
     return [spec.name, *(alias.name for alias in spec.aliases.values() if alias.listed and WILDCARD not in alias.name)]
-
-
-def _check_may_go(spec: ModelSpec) -> None:
-    """Return if idleness may unload the model at all. Raises: BadRequest."""
-    if spec.pin or spec.home:
-        key = "pin" if spec.pin else "home"
-        raise BadRequest(
-            f"`keep_alive` 0 cannot unload `{spec.name}`: `{key}` in models.yaml says that it stays", param="keep_alive"
-        )
 
 
 async def _template(spec: ModelSpec, header: GgufHeader | None) -> str | None:

@@ -5,7 +5,7 @@ Owns which model such a name means, and how names are shown to these clients. Pu
 
 from __future__ import annotations
 
-from router.catalog import Catalog, Resolution
+from router.catalog import HOW_TO_ALIAS, Catalog, Resolution
 from router.errors import ModelNotFound
 
 LATEST = ":latest"
@@ -24,7 +24,7 @@ def find_tagged(catalog: Catalog, name: str | None) -> Resolution:
     try:
         return catalog.resolve(name)
     except ModelNotFound:
-        raise not_found(catalog, name) from None
+        raise ModelNotFound(f"{not_found(catalog, name)}. {HOW_TO_ALIAS}", param="model") from None
 
 
 def find_exact(catalog: Catalog, name: str) -> Resolution | None:

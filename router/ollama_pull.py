@@ -125,7 +125,7 @@ async def post_pull(request: web.Request) -> web.StreamResponse:
     services, exchange = request.app[SERVICES], current_exchange()
     fields = await read_fields(request, services)
     if fields.get("stream") not in (None, True, False):
-        raise BadRequest("`stream` must be true or false", param="stream")
+        raise BadRequest("'stream' must be true or false", param="stream")
     pull = find_pull(services.supervisor.catalog, named_in(fields))
     store = services.store
     if store is None:

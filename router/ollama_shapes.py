@@ -12,28 +12,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from router.capabilities import ollama_capabilities
 from router.catalog import ModelSpec, Resolution
+from router.dialects import Dialect
 from router.fleet_views import ResidentView
 from router.gguf_header import GgufHeader
 from router.ollama_names import tagged
+from router.request_rules import in_words_of
 from worker.contract import WorkerStatus
 
 FOR_GOOD = "2300-01-01T00:00:00Z"
 """When a model goes that idleness does not unload: far enough for clients to show it as forever."""
 _CPU = "cpu"
-_RANK_TYPE = 4
-"""Source: llama.h, LLAMA_POOLING_TYPE_RANK."""
-_FIM_KEYS = (
-    ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"),
-    ("tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"),
-    ("tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"),
-)
-"""Of each token the key, and the one that older files have."""
 _PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "seed", "stop"),
-    *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta"),
+    *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "num_predict"),
 )
-"""Fields of `request:` rules that Ollama has under the same name."""
+"""Fields of `request:` rules, in Ollama's words, that are shown."""
 
 # Source: llama.h, enum llama_ftype.
 _FILE_TYPES = {
@@ -97,17 +92,6 @@ def _parameter_size(header: GgufHeader) -> str:
     return str(num)
 
 
-def capabilities(header: GgufHeader | None) -> list[str] | None:
-    """Return what a model is for, by its file; None = it is not known yet. Never what no route can do."""
-    if header is None:
-        return None
-    pooling = header.metadata.get(f"{header.architecture}.pooling_type")
-    if header.metadata.get(f"{header.architecture}.attention.causal") is False or pooling:
-        return [] if pooling == _RANK_TYPE else ["embedding"]
-    has_fim = all(any(key in header.metadata for key in keys) for keys in _FIM_KEYS)
-    return ["completion", "insert"] if has_fim else ["completion"]
-
-
 def show(
     resolution: Resolution,
     header: GgufHeader | None,
@@ -129,16 +113,13 @@ def show(
         "model_info": {} if header is None else _model_info(header),
         "modified_at": rfc3339(modified_s),
     }
-    able = capabilities(header)
-    return shown if able is None else shown | {"capabilities": able}
+    return shown if header is None else shown | {"capabilities": ollama_capabilities(header)}
 
 
 def _parameters(resolution: Resolution, context: int | None) -> str:
     told: list[tuple[str, Any]] = [] if context is None else [("num_ctx", context)]
-    for name, value in resolution.rules.apply({}).items():
-        if name == "max_tokens":
-            told.append(("num_predict", value))
-        elif name in _PARAMETERS:
+    for name, value in in_words_of(Dialect.OLLAMA, resolution.rules).apply({}).items():
+        if name in _PARAMETERS:
             told += [(name, one) for one in (value if isinstance(value, list) else [value])]
     return "\n".join(
         f"{name:<30} {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"

@@ -26,6 +26,20 @@ _ROUGH = 0.87
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """Where a model could go, and what that was derived from: it is asked for at every event, and changes rarely."""
+
+    policy: ModelPolicy
+    footprint: Footprint | None
+    devices: tuple[Device, ...]
+    placements: list[Placement]
+
+    def is_for(self, policy: ModelPolicy, footprint: Footprint | None, devices: tuple[Device, ...]) -> bool:
+        """Return whether it was derived from these very objects."""
+        return self.policy is policy and self.footprint is footprint and self.devices is devices
+
+
+@dataclass(frozen=True, slots=True)
 class Occupant:
     """One resident as placement sees it."""
 

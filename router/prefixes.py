@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from worker.contract import without_billing_header
+
 MAX_PREFIXES = 64
 _MAX_FIRST = 32
 """Of more than `MAX_PREFIXES`, so many of the shortest are kept, and then the longest."""
@@ -26,14 +28,15 @@ _HEAD = ("tools", "functions", "chat_template", "chat_template_kwargs", "lora")
 """Fields that change the prompt from its beginning on."""
 
 
-def prefix_hashes(fields: Mapping[str, Any], salt: str = "") -> tuple[int, ...]:
+def prefix_hashes(fields: Mapping[str, Any], salt: str = "", *, drops_billing_header: bool = True) -> tuple[int, ...]:
     """Return 64-bit hashes of the beginnings of a request's conversation, the shortest first; () = it has none.
 
     Each covers all that lies before it: what comes ahead of the messages, then the messages up to some place. A text
     is cut at powers of two. Requests of different `salt` have nothing in common. The last one, which counts most, is
-    that of `prompt_cache_key`: clients that send it know what belongs together.
+    that of `prompt_cache_key`: clients that send it know what belongs together. `drops_billing_header` says
+    whether the worker takes that line out.
     """
-    hashes = list(_cut(fields, salt))
+    hashes = list(_cut(fields, salt, drops_billing_header=drops_billing_header))
     own = _named(fields, salt)
     most = MAX_PREFIXES - len(own)
     if len(hashes) > most:
@@ -55,13 +58,14 @@ def _named(fields: Mapping[str, Any], salt: str) -> list[int]:
     return [_hash(orjson.dumps([salt, key]))] if isinstance(key, str) and key else []
 
 
-def _cut(fields: Mapping[str, Any], salt: str) -> Iterator[int]:
+def _cut(fields: Mapping[str, Any], salt: str, *, drops_billing_header: bool) -> Iterator[int]:
     head = orjson.dumps([salt, [fields.get(name) for name in _HEAD]])
     messages, prompt = fields.get("messages"), fields.get("prompt")
     if messages is None:
         messages = _items(fields)
     if isinstance(messages, list):
-        yield from _pieces(head, map(orjson.dumps, (*_system(fields), *map(_unmarked, messages))))
+        system = _system(fields, drops_billing_header=drops_billing_header)
+        yield from _pieces(head, map(orjson.dumps, (*system, *map(_unmarked, messages))))
     elif isinstance(prompt, str):
         yield from _pieces(head, _doubling(prompt[:MAX_BYTES].encode()))
     elif (
@@ -80,16 +84,18 @@ def _items(fields: Mapping[str, Any]) -> list[Any] | None:
     return items if isinstance(items, list) and items and isinstance(items[0], dict) else None
 
 
-def _system(fields: Mapping[str, Any]) -> list[Any]:
-    """Return what Anthropic's API has beside the messages, without the line in it that is another one each time."""
+def _system(fields: Mapping[str, Any], *, drops_billing_header: bool) -> list[Any]:
+    """Return what Anthropic's API has beside the messages, as the worker reads it."""
     system = fields.get("system")
     blocks = [{"text": system}] if isinstance(system, str) else system if isinstance(system, list) else []
-    return [_without_mark(block) for block in blocks if not _changes_each_time(block)]
+    if drops_billing_header:
+        blocks = [_without_billing_header(block) for block in blocks]
+    return [_without_mark(block) for block in blocks if not (isinstance(block, dict) and block.get("text") == "")]
 
 
-def _changes_each_time(block: Any) -> bool:
+def _without_billing_header(block: Any) -> Any:
     text = block.get("text") if isinstance(block, dict) else None
-    return isinstance(text, str) and text.startswith("x-anthropic-billing-header:")
+    return {**block, "text": without_billing_header(text)} if isinstance(text, str) else block
 
 
 def _unmarked(message: Any) -> Any:

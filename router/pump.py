@@ -25,8 +25,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router import reasons
+from router.departures import OUTDATED, OVER_LIMITS
 from router.device import Placement
-from router.events import ExitReason, RefuseLoad, WorkerId
+from router.events import Departure, ExitReason, RefuseLoad, StopCause, WorkerId
 from router.fleet_ledger import FleetLedger
 from router.lifecycle import WorkerState
 from router.placement import PLACES, Occupant, choose_victims, deficits, needs_of, plan_placement
@@ -96,6 +97,7 @@ def _send_off(ledger: FleetLedger, record: ModelRecord, resident: Resident) -> N
     if resident.is_loading:
         load_deadline_s = record.load_deadline_s(resident)
         if resident.must_leave or record.is_outdated(resident):
+            resident.depart(OUTDATED)
             ledger.stop(resident)
         elif load_deadline_s is not None and ledger.now_s >= load_deadline_s:
             ledger.stop(resident, ExitReason.LOAD_TIMEOUT)
@@ -151,11 +153,11 @@ def _retire_if_idle(ledger: FleetLedger, record: ModelRecord, resident: Resident
     """`resident` is on its way out if it is idle and has been for long, or was started with an old configuration."""
     idle_unload_at_s = record.idle_unload_at_s(resident)
     if idle_unload_at_s is not None and ledger.now_s >= idle_unload_at_s:
-        ledger.drain(resident)
+        ledger.drain(resident, record.idle_departure(resident))
     elif record.is_outdated(resident) and record.is_idle(resident) and not record.is_doomed:
         _retire_outdated(ledger, record, resident)
     elif record.is_one_too_many(resident) and record.is_idle(resident):
-        ledger.drain(resident)
+        ledger.drain(resident, Departure(StopCause.REPLICAS))
 
 
 def _replace_if_outdated(ledger: FleetLedger, record: ModelRecord, resident: Resident) -> None:
@@ -177,7 +179,7 @@ def _replace_if_outdated(ledger: FleetLedger, record: ModelRecord, resident: Res
 def _retire_outdated(ledger: FleetLedger, record: ModelRecord, resident: Resident) -> None:
     """`resident` drains; its model comes back by itself if it should always be there."""
     resident.is_retired = True
-    ledger.drain(resident)
+    ledger.drain(resident, OUTDATED)
     if record.comes_back and not record.all_serving:
         record.wish_at_s = ledger.now_s
 
@@ -242,7 +244,7 @@ class _Room:
         enough = choose_victims(self._pool.values(), surplus, self._ledger.now_s, may_drain=False)
         if enough is not None:
             for victim in enough:
-                self._send_off(victim.worker)
+                self._send_off(victim.worker, OVER_LIMITS)
             return
         for resource, amount in surplus.items():
             missing = amount
@@ -252,7 +254,7 @@ class _Room:
                     break
                 for victim in victims:
                     missing -= victim.holds.get(resource, 0)
-                    self._send_off(victim.worker)
+                    self._send_off(victim.worker, OVER_LIMITS)
 
     def _place(self, demand: _Demand) -> None:
         """`demand` is placed or refused, or its room is on the way; else only those who must stay could make room."""
@@ -268,7 +270,7 @@ class _Room:
             plan = plan_placement(options, self._soon, self._pool.values(), ledger.now_s, may_drain=may_drain)
             if plan is not None:
                 for worker in plan.victims:
-                    self._send_off(worker)
+                    self._send_off(worker, Departure(StopCause.ROOM, for_model=record.policy.name))
                 self._claim(plan.placement)
 
     def _refuse_pinned_out(self, demands: list[_Demand]) -> None:
@@ -297,7 +299,7 @@ class _Room:
                 self._soon[resource] -= amount
                 self._free[resource] = min(self._free[resource], self._soon[resource])
 
-    def _send_off(self, worker: WorkerId) -> None:
+    def _send_off(self, worker: WorkerId, why: Departure) -> None:
         """`worker` makes room, and nobody else has to go for the same room."""
         for resource, amount in self._pool.pop(worker).holds.items():
             if resource in self._soon:
@@ -305,7 +307,7 @@ class _Room:
         resident = self._residents[worker]
         if resident.state is WorkerState.READY:
             resident.is_evicting = True
-            self._ledger.drain(resident)
+            self._ledger.drain(resident, why)
             # Its own waiters need a second worker now, and there may be a reason why it cannot start.
             _serve_line(self._ledger, self._ledger.records[worker.model])
 

@@ -78,11 +78,11 @@ def failed_model(record: ModelRecord, now_s: float) -> Refusal:
     retry_after_s = max(0.0, record.retry_at_s - now_s)
     detail = _clause(record.last_exit.detail) if record.last_exit else ""
     reason = detail or (record.last_exit.reason.value if record.last_exit else "the reason is not known")
-    retry = f"it will be tried again for a request that comes in {math.ceil(retry_after_s)} s or later"
+    retry = f"a request after {math.ceil(retry_after_s)} s tries again"
     if record.rest is WorkerState.FAILED:
-        words = f"Model '{name}' cannot be loaded: {reason}. That has to be put right first; otherwise {retry}."
+        words = f"Model '{name}' cannot be loaded: {reason}. Put it right, then POST /models/load; otherwise {retry}."
     elif record.last_exit and record.last_exit.reason is ExitReason.SOURCE_FAILED:
-        words = f"The file of model '{name}' could not be fetched: {reason}. After a pause {retry}."
+        words = f"The file of model '{name}' could not be fetched: {reason}. It pauses now; {retry}."
     else:
         words = f"Model '{name}' failed to start or crashed: {reason}. It pauses now; {retry}."
     return Refusal(RefusalKind.UNAVAILABLE, words, retry_after_s)

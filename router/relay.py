@@ -21,7 +21,7 @@ from aiohttp import web
 from router.account import Account
 from router.body import BodyShare
 from router.catalog import ModelSpec
-from router.dialects import EVENT_STREAM, NDJSON, Dialect
+from router.dialects import EVENT_STREAM, NDJSON
 from router.errors import RequestTimeout, RouterError, ShuttingDown, WorkerDied, WorkerRefused
 from router.events import WorkerId
 from router.reply import Reply
@@ -59,8 +59,8 @@ class Call:
     """Hashes of the conversation's beginnings, where several workers may serve it."""
     keep_alive_s: float | None = None
     """How long the worker stays when it is idle; see `LeaseRequested`."""
-    takes_shortcut: bool = False
-    """No worker has to be asked."""
+    tells_load_time: bool = False
+    """The worker is told how long its model has loaded, because its reply tells it."""
     keep: Callable[[bytes], None] | None = None
     """Is given what the worker wants to have kept of its finished reply. Raises: ValueError when it makes no sense."""
 
@@ -190,8 +190,8 @@ class Relay:
             worker_reply.close()  # tells the worker to stop at once, if it was not released
 
     def _headers(self, lease: Lease) -> Mapping[str, str]:
-        """Return what the worker is told, with the time of its load for the dialect whose replies have it."""
-        if self._reply.dialect is not Dialect.OLLAMA:
+        """Return what the worker is told, with the time of its load where its reply tells it."""
+        if not self._call.tells_load_time:
             return self._call.headers
         return {**self._call.headers, Header.LOAD_MS: str(round(1e3 * lease.load_s))}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 from aiohttp import web
 
@@ -37,8 +37,12 @@ class Reply:
     then on a failure is an event, and the end of the stream never looks like a finished answer.
     """
 
-    def __init__(self, request: web.Request, dialect: Dialect, request_id: str | None = None) -> None:
+    def __init__(
+        self, request: web.Request, dialect: Dialect, request_id: str | None = None, *, max_stall_s: float | None = None
+    ) -> None:
+        """A client that takes nothing of its stream for `max_stall_s` counts as gone; None = it may take for ever."""
         self._request = request
+        self._max_stall_s = max_stall_s
         self.dialect = dialect
         self._request_id = request_id
         self._event_end = event_end(dialect)
@@ -137,10 +141,7 @@ class Reply:
     async def _write(self, data: bytes) -> None:
         stream = await self._open()
         self._is_at_event_end = data.endswith(self._event_end)
-        try:
-            await stream.write(data)
-        except ConnectionError:
-            raise ClientGone from None
+        await self._sent(stream.write(data))
         self._wrote_at_s = asyncio.get_running_loop().time()
 
     async def _open(self) -> web.StreamResponse:
@@ -160,9 +161,20 @@ class Reply:
             self._stream = stream
         return self._stream
 
-    @staticmethod
-    async def _end(stream: web.StreamResponse, data: bytes) -> None:
+    async def _end(self, stream: web.StreamResponse, data: bytes) -> None:
+        await self._sent(stream.write_eof(data))
+
+    async def _sent(self, writing: Awaitable[None]) -> None:
+        """Return when the client's side has taken enough of what is written. Raises: ClientGone.
+
+        A client that keeps its connection but does not read holds a lease that others wait for.
+        """
         try:
-            await stream.write_eof(data)
+            async with asyncio.timeout(self._max_stall_s):
+                await writing
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()  # a close would wait for the client to read what it was sent
+            raise ClientGone from None
         except ConnectionError:
             raise ClientGone from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -84,7 +84,7 @@ class ReplyReader:
             return True
         if isinstance(usage := fields.get("usage"), dict):
             self.usage = {
-                name: value for name, value in usage.items() if _is_count(value) or name == "prompt_tokens_details"
+                name: value for name, value in usage.items() if is_count(value) or name == "prompt_tokens_details"
             }
         if fields.get("error"):
             self.error = read_error(500, data)
@@ -121,5 +121,12 @@ def read_error(status: int, body: bytes) -> ErrorPayload | None:
     )
 
 
-def _is_count(value: Any) -> bool:
+def object_in(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object at `key`; an empty one where there is none."""
+    value = holder.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether a number of tokens may be so."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

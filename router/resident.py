@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from router.device import NOWHERE, Device, Footprint, Placement
-from router.events import ExitReason, LeaseId, ModelPolicy, WorkerExit, WorkerId
+from router.departures import departure_detail
+from router.device import NOWHERE, Footprint, Placement
+from router.events import Departure, ExitReason, LeaseId, ModelPolicy, StopCause, WorkerExit, WorkerId
 from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
+from router.placement import Options
 from router.prefix_memory import PrefixMemory
 from router.waiting import WaitingLine
 
@@ -58,6 +60,8 @@ class Resident:
     drain_until_s: float | None = None
     """When requests that still run are cut off; None = they may take as long as they need."""
     stop_reason: ExitReason = ExitReason.STOPPED
+    departure: Departure | None = None
+    """Why it was last sent off."""
     hung_detail: str | None = None
     """How it was seen that it gives no sign of life."""
 
@@ -89,33 +93,16 @@ class Resident:
         """
         return self.has_free_lease and (num_replicas == 1 or len(self.leases) < self.slots)
 
-    @property
-    def why_stopped(self) -> str:
-        """Why the router had it stopped, in words for people."""
-        if self.must_leave:
-            return "unloaded by request, or its model was removed"
-        if self.is_evicting:
-            return "unloaded to make room for another model"
-        return "replaced, because its configuration has changed" if self.is_retired else "unloaded, because it was idle"
+    def depart(self, why: Departure) -> None:
+        """It is sent off; once it has to go, nothing that comes later is the cause."""
+        if not self.must_leave:
+            self.departure = why
 
-    def leave_by(self, deadline_s: float) -> None:
+    def leave_by(self, deadline_s: float, cause: StopCause) -> None:
         """It has to go, and what still runs on it then is cut off at the earliest deadline ever set."""
+        self.depart(Departure(cause))
         self.must_leave = True
         self.drain_until_s = deadline_s if self.drain_until_s is None else min(self.drain_until_s, deadline_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Where a model could go, and what that was derived from: it is asked for at every event, and changes rarely."""
-
-    policy: ModelPolicy
-    footprint: Footprint | None
-    devices: tuple[Device, ...]
-    placements: list[Placement]
-
-    def is_for(self, policy: ModelPolicy, footprint: Footprint | None, devices: tuple[Device, ...]) -> bool:
-        """Return whether it was derived from these very objects."""
-        return self.policy is policy and self.footprint is footprint and self.devices is devices
 
 
 @dataclass(slots=True)
@@ -265,6 +252,11 @@ class ModelRecord:
         limit_s = self.idle_limit_s(resident)
         return None if limit_s is None or not self.is_idle(resident) else resident.last_used_s + limit_s
 
+    def idle_departure(self, resident: Resident) -> Departure:
+        """Return why `resident`, which has been idle for too long, goes."""
+        cause = StopCause.IDLE if resident.keep_alive_s is None else StopCause.KEEP_ALIVE
+        return Departure(cause, self.idle_limit_s(resident))
+
     def idle_limit_s(self, resident: Resident) -> float | None:
         """How long `resident` may be idle; None = idleness alone does not unload it."""
         if self.policy.pin or self.policy.home:
@@ -307,6 +299,9 @@ class ModelRecord:
         if not could_preload and self.serving is None and self.rest is not WorkerState.FAILED:
             self.is_preload_due = True
         self.is_preload_due = self.is_preload_due and policy.preload
+        if policy.idle_unload_s != self.policy.idle_unload_s:  # the operator has spoken last
+            for resident in self.residents.values():
+                resident.keep_alive_s = None
         self.policy = policy
         self.is_removed = False
 
@@ -353,8 +348,8 @@ class ModelRecord:
         is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
         if is_timed_out:
             exit_ = self._as_load_timeout(exit_)
-        if exit_.reason is ExitReason.STOPPED and resident.ready_at_s is not None:
-            exit_ = replace(exit_, detail=resident.why_stopped)
+        if exit_.reason is ExitReason.STOPPED and resident.departure is not None:
+            exit_ = replace(exit_, detail=departure_detail(resident.departure), departure=resident.departure)
         if resident.hung_detail is not None:
             exit_ = replace(exit_, reason=ExitReason.HUNG, detail=resident.hung_detail)
         was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None

@@ -28,8 +28,8 @@ def find_previous(services: Services, exchange: Exchange, response_id: str) -> K
     kept = services.conversations.find(exchange.grant.owner, response_id, _now_s())
     if kept is None:
         raise BadRequest(
-            f"Previous response with id '{response_id[:100]}' not found. It was made with `store` false or another API "
-            f"key, was deleted, or is not kept any more; send the conversation so far in `input`",
+            f"Previous response with id '{response_id[:100]}' not found. It was made with 'store' false or another API "
+            f"key, was deleted, or is not kept any more; send the conversation so far in 'input'",
             code="previous_response_not_found",
             param="previous_response_id",
         )
@@ -45,7 +45,7 @@ async def get_response(request: web.Request) -> web.StreamResponse:
     """Answer with the response as it was. Raises: NotFound, BadRequest."""
     kept = _find(request)
     if request.query.get("stream", "false").lower() not in ("false", "0", ""):
-        raise BadRequest("a response is kept whole and cannot be streamed again; leave out `stream`", param="stream")
+        raise BadRequest("a response is kept whole and cannot be streamed again; leave out 'stream'", param="stream")
     _refuse_include(request.query)
     return _json(kept.response)
 
@@ -63,10 +63,10 @@ async def get_input_items(request: web.Request) -> web.StreamResponse:
     _refuse_include(query)
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise BadRequest(f"`order` must be `asc` or `desc`, not {order[:40]!r}", param="order")
+        raise BadRequest(f"'order' must be asc or desc, not {order[:40]!r}", param="order")
     limit = query.get("limit", str(_PAGE))
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= _MAX_PAGE):
-        raise BadRequest(f"`limit` must be a whole number from 1 to {_MAX_PAGE}", param="limit")
+        raise BadRequest(f"'limit' must be a whole number from 1 to {_MAX_PAGE}", param="limit")
     page = await asyncio.to_thread(_page, kept, order == "asc", int(limit), query.get("after"))
     return _json(page)
 
@@ -112,7 +112,7 @@ def _refuse_include(query: Mapping[str, str]) -> None:
     """Return when nothing shall be added to what is kept. Raises: BadRequest."""
     if any(name in query for name in ("include", "include[]")):
         raise BadRequest(
-            "`include` must be in the request that makes the response: nothing can be added to it later",
+            "'include' must be in the request that makes the response: nothing can be added to it later",
             param="include",
         )
 
@@ -125,7 +125,7 @@ def _page(kept: Kept, is_ascending: bool, limit: int, after: str | None) -> byte
         found = (place for place, line in enumerate(lines) if _id(line) == after)
         start = next(found, -1) + 1
         if not start:
-            raise BadRequest(f"`after` names no item of this response: '{after[:100]}'", param="after")
+            raise BadRequest(f"'after' names no item of this response: '{after[:100]}'", param="after")
     shown = lines[start : start + limit]
     rest = {
         "first_id": _id(shown[0]) if shown else "",

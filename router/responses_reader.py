@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from router.reply_reader import ReplyReader, read_error
+from router.reply_reader import ReplyReader, is_count, object_in, read_error
 from worker.contract import ErrorPayload
 
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -49,7 +49,7 @@ class ResponsesReader(ReplyReader):
                 self.error = _error(fields)
             case str(kind), _ if kind in _LAST:
                 self._is_in_last = True
-                self._note_response(_object(fields, "response"))
+                self._note_response(object_in(fields, "response"))
             case _, "response":
                 self._note_response(fields)
             case _, "response.input_tokens":
@@ -60,7 +60,7 @@ class ResponsesReader(ReplyReader):
         return True
 
     def _note_response(self, response: Mapping[str, Any]) -> None:
-        self._note_usage(_object(response, "usage"))
+        self._note_usage(object_in(response, "usage"))
         status = response.get("status")
         if isinstance(status, str):
             self.finish_reasons = (status[:40],)
@@ -73,7 +73,9 @@ class ResponsesReader(ReplyReader):
             "prompt_tokens": prompt,
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
-            "prompt_tokens_details": {"cached_tokens": _count(_object(usage, "input_tokens_details"), "cached_tokens")},
+            "prompt_tokens_details": {
+                "cached_tokens": _count(object_in(usage, "input_tokens_details"), "cached_tokens")
+            },
         }
 
 
@@ -83,11 +85,6 @@ def _error(fields: Mapping[str, Any]) -> ErrorPayload:
     return told or ErrorPayload(500, "remote_error", "the other server's answer failed without a reason")
 
 
-def _object(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}
-
-
 def _count(holder: Mapping[str, Any], key: str) -> int:
     value = holder.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if is_count(value) else 0

@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import math
 import os
 import resource
-import shlex
 import signal
 import socket
 import sys
@@ -34,6 +32,7 @@ from router.cores import count_cores
 from router.cors import Cors
 from router.devices import DeviceMonitor
 from router.fleet_log import fields
+from router.greeting import greet
 from router.host_guard import HostGuard, is_loopback
 from router.listen import CannotListen, bind_sockets, reach_of, url_of
 from router.listing import UNAVAILABLE
@@ -120,7 +119,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     try:
         await supervisor.start()
         async with _listening(app, sockets), _progress_shown(supervisor):
-            _announce(catalog, settings, keys, sockets)
+            await _announce(catalog, settings, keys, sockets, files)
             files.look(list(catalog.models.values()))
             async with _following(reloader, stop):
                 await stop.first.wait()
@@ -283,11 +282,19 @@ class _FileWarnings:
         for task in self._tasks:
             task.cancel()
 
+    async def problems(self, specs: Sequence[ModelSpec]) -> dict[str, str]:
+        """Return why models cannot be used, by name, of those that cannot."""
+        found = {spec.name: await self._problem(spec) for spec in specs}
+        return {name: problem for name, problem in found.items() if problem is not None}
+
     async def _look(self, specs: Sequence[ModelSpec]) -> None:
         for spec in specs:
-            look = functools.partial(problem_of, spec, self._store, must_be_here=self._settings.offline)
-            if (problem := await asyncio.to_thread(look)) is not None:
+            if (problem := await self._problem(spec)) is not None:
                 _log.warning("%s: unavailable: %s", spec.name, problem, extra=fields(spec.name, UNAVAILABLE))
+
+    async def _problem(self, spec: ModelSpec) -> str | None:
+        look = functools.partial(problem_of, spec, self._store, must_be_here=self._settings.offline)
+        return await asyncio.to_thread(look)
 
 
 def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
@@ -300,35 +307,34 @@ def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
     return keys
 
 
-def _announce(catalog: Catalog, settings: RouterSettings, keys: KeyRing, sockets: list[socket.socket]) -> None:
+async def _announce(
+    catalog: Catalog, settings: RouterSettings, keys: KeyRing, sockets: list[socket.socket], files: _FileWarnings
+) -> None:
     url, reach = url_of(sockets[0]), reach_of(sockets)
     if not is_for_people(settings.log_format, sys.stdout):
         known = {"url": url, "models": list(catalog.models), "version": version()}
         _log.info("listening%s", f" {reach}" if reach else "", extra=known)
         return
-    width = max((len(name) for name in catalog.models), default=0)
-    count = "1 model" if len(catalog.models) == 1 else f"{len(catalog.models)} models"
-    lines = ["", f"Corral {version()} serves {count} at {url}{f', {reach}' if reach else ''}", ""]
-    for spec in catalog.models.values():
-        notes = [f"also called {', '.join(spec.aliases)}"] if spec.aliases else []
-        notes += [f"unavailable: {spec.problem}"] if spec.problem is not None else []
-        lines.append(f"  {spec.name:<{width}}  {'; '.join(notes)}".rstrip())
-    usable = next((name for name, spec in catalog.models.items() if spec.problem is None), None)
-    if usable is not None:
-        lines += ["", "Try it:", f"  {_curl(url, usable, has_keys=not keys.is_empty)}"]
-    if catalog.path is not None and catalog.path.is_dir():
-        lines += ["", f"Models that come to {catalog.path} or go are noticed while the server runs."]
-    elif catalog.path is not None and catalog.path.suffix != ".gguf":
-        lines += ["", f"Edits of {catalog.path.name} are picked up while the server runs."]
-    sys.stdout.write("\n".join(lines) + "\n\n")
+    text = greet(
+        catalog,
+        version=version(),
+        url=url,
+        reach=reach,
+        problems=await files.problems(list(catalog.models.values())),
+        has_keys=not keys.is_empty,
+        edits=_edits(catalog),
+    )
+    sys.stdout.write(f"\n{text}\n")
     sys.stdout.flush()
 
 
-def _curl(url: str, model: str, *, has_keys: bool) -> str:
-    asked = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 48}
-    body = json.dumps(asked, ensure_ascii=False)
-    key = "-H 'Authorization: Bearer KEY' " if has_keys else ""
-    return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(body)}"
+def _edits(catalog: Catalog) -> str | None:
+    """Return what becomes of edits of what the catalogue was read from; None = they are not looked for."""
+    if catalog.path is not None and catalog.path.is_dir():
+        return f"Models that come to {catalog.path} or go are noticed while the server runs."
+    if catalog.path is not None and catalog.path.suffix != ".gguf":
+        return f"Edits of {catalog.path.name} are picked up while the server runs."
+    return None
 
 
 def _raise_open_files_limit() -> None:

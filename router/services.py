@@ -50,6 +50,8 @@ class Services:
     """Responses that others may go on from."""
     kept_entries: dict[str, Any] = field(default_factory=dict)
     """What `listing.py` keeps between two lists of models."""
+    kept_tags: dict[str, Any] = field(default_factory=dict)
+    """What `ollama.py` keeps between two of its own."""
     lora_scales: LoraScales = field(default_factory=LoraScales)
     """Adapters of requests that name none."""
     store: ModelFiles | None = None

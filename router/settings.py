@@ -98,6 +98,8 @@ class RouterSettings(BaseSettings):
     """A stream that has waited this long is opened, so that the client sees signs of life."""
     ping_interval_s: float = Field(10.0, gt=0, le=3600)
     """Between two comment lines in a silent stream."""
+    max_client_stall_s: float = Field(60.0, ge=0)
+    """A stream of which the client takes nothing for this long is cut off; 0 = never."""
     shutdown_drain_s: float = Field(25.0, ge=0, le=86400)
     """How long a stop waits for running requests. Less than the 30 s after which most supervisors kill."""
     max_body_memory_bytes: int | None = Field(None, ge=1)

@@ -62,6 +62,10 @@ class ModelStore:
             case _:
                 assert_never(reference)
 
+    def may_download(self, reference: Reference) -> bool:
+        """Return whether a fetch would ask the network, or is to do with what is on this machine."""
+        return not (self._is_offline or (isinstance(reference, HubReference) and is_hub_offline()))
+
     async def fetch(self, reference: Reference, base_dir: Path, on_progress: OnProgress) -> Path:
         """Return the model's (first) file, after fetching it if need be.
 
@@ -77,7 +81,7 @@ class ModelStore:
         key = str(reference)
         flight = self._flights.get(key)
         if flight is None:
-            if isinstance(reference, HubReference) and (self._is_offline or is_hub_offline()):
+            if isinstance(reference, HubReference) and not self.may_download(reference):
                 by = "offline mode" if self._is_offline else "HF_HUB_OFFLINE"
                 raise SourceError(
                     f"{reference.short()} is not on this machine and {by} forbids to download it; fetch it once while "

@@ -31,6 +31,8 @@ _FETCH_LOG_EVERY_S = 10.0
 class ModelFiles(Locator, Protocol):
     """What is needed of a model store here."""
 
+    def may_download(self, reference: Reference) -> bool: ...
+
     async def fetch(
         self, reference: Reference, base_dir: Path, on_progress: Callable[[FetchProgress], None]
     ) -> Path: ...
@@ -55,7 +57,7 @@ class WorkerFiles:
     def describe(self) -> str:
         """Return the words for the log."""
         header = self.header
-        parts = f", first of {header.split_count} files" if header.split_count > 1 else ""
+        parts = f" in {header.split_count} files" if header.split_count > 1 else ""
         count = len(self.lora_paths)
         adapters = "" if not count else ", 1 LoRA adapter" if count == 1 else f", {count} LoRA adapters"
         return f"{self.path.name}, {header.size_bytes / 1e6:.0f} MB{parts}{adapters}"
@@ -118,7 +120,8 @@ class Delivery:
         path = await asyncio.to_thread(store.locate, reference, base_dir)
         if path is not None:
             return path
-        logger.info("%s: fetching %s", model, reference.short(), extra=fields(model, "downloading"))
+        if store.may_download(reference):
+            logger.info("%s: fetching %s", model, reference.short(), extra=fields(model, "downloading"))
         try:
             path = await store.fetch(reference, base_dir, self._note)
         finally:

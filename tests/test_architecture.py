@@ -28,42 +28,46 @@ ROUTER_LAYERS = {
     1: """
         account anthropic_models api_page catalog_diff catalog_inner_keys catalog_keys catalog_kinds
         catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema catalog_sections
-        catalog_values conversations device_facts dialects exits fleet fleet_ledger fleet_views footprint
-        footprint_parts host_guard inflation keep_alive launch lease_errors lifecycle liveness log_tail
-        lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump reasons
-        reply_reader resident responses_reader shown_states threads waiting worker_devices worker_totals
+        catalog_values conversations departures device_facts dialects exits fleet fleet_ledger fleet_views
+        footprint footprint_parts greeting host_guard inflation keep_alive launch lease_errors lifecycle liveness
+        log_tail lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump
+        reasons reply_reader request_rules resident responses_reader shown_states threads waiting worker_devices
+        worker_totals
     """,
     2: """
-        cache_folder catalog_docs catalog_files core_shares cores devices fleet_log footprint_files footprints
-        gguf_cursor gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics
+        cache_folder capabilities catalog_docs catalog_files core_shares cores devices fleet_log footprint_files
+        footprints gguf_cursor gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics
         metrics_fleet metrics_workers model_headers nvml ollama_shapes output_reader package_source probe_process
         process process_group progress_bar readahead recent_log runtime_dir sources spares status supervisor tasks
         watcher worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
     """,
     3: """
-        __main__ admin admin_logs api api_document app auth body candidates checking cli events_stream json_reply
-        later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload remote
-        remotes reply responses routes serve services
+        __main__ admin admin_logs api api_document app auth body calls candidates checking cli events_stream
+        json_reply later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload
+        remote remotes reply responses routes serve services
     """,
 }
 WORKER_LAYERS = {
     0: """
-        contract errors worker chat.errors contract.frames contract.launch contract.records contract.status
-        engine.batch engine.errors engine.request engine.vocabulary worker.api worker.chat worker.engine
+        contract errors worker chat.errors contract.billing contract.frames contract.launch contract.records
+        contract.status engine.batch engine.errors engine.request engine.vocabulary worker.api worker.chat
+        worker.engine
     """,
     1: """
-        api.anthropic_fields api.anthropic_reply api.anthropic_turns api.body api.deltas api.fields
-        api.indent_limit api.json_schemas api.line_limit api.llama_fields api.llama_prompts api.logit_bias
-        api.logprobs api.loras api.ollama_fields api.openai_fields api.openai_reply api.ports api.prompt
-        api.refusals api.responses_events api.responses_fields api.responses_items api.samplers
-        api.sampling_fields api.usage api.vectors chat.client_text chat.control_texts chat.expectations
-        chat.filters chat.limits chat.messages chat.render_context chat.sandbox chat.template chat.text_operations
-        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
-        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt
-        engine.pooling engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates
-        engine.sampling_chance engine.sampling_dry engine.sampling_feedback engine.sampling_infill
-        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table engine.speculation
-        engine.statistics
+        api.anthropic_fields api.anthropic_reply api.anthropic_turns api.body api.choice api.deltas api.fields
+        api.formatter api.indent_limit api.json_schemas api.line_limit api.llama_fields api.llama_prompts
+        api.logit_bias api.logprobs api.loras api.ollama_fields api.ollama_reply api.openai_fields
+        api.openai_reply api.ports api.prompt api.refusals api.refused_anthropic api.refused_everywhere
+        api.refused_llama api.refused_ollama api.refused_openai api.refused_responses api.responses_events
+        api.responses_fields api.responses_items api.samplers api.sampling_fields api.text_limits
+        api.texts_or_tokens api.thinking api.usage api.vectors chat.client_text chat.control_texts
+        chat.expectations chat.filters chat.limits chat.messages chat.render_context chat.sandbox chat.template
+        chat.text_operations engine.adapters engine.admission engine.budget engine.calibration engine.cost
+        engine.detokenizer engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram
+        engine.pair_prompt engine.pooling engine.prefix_cache engine.recovery engine.sampler
+        engine.sampling_candidates engine.sampling_chance engine.sampling_dry engine.sampling_feedback
+        engine.sampling_infill engine.sampling_steps engine.scheduler engine.sequence engine.slot
+        engine.slot_table engine.speculation engine.statistics
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator engine.core
@@ -75,9 +79,8 @@ WORKER_LAYERS = {
     3: """
         __main__ app life probe process api.anthropic_messages api.chat_prompt api.engine_requests api.fim_prompt
         api.gate api.llama_completion api.llama_embedding api.llama_infill api.llama_reply api.ollama_chat
-        api.ollama_embed api.ollama_generate api.ollama_reply api.ollama_think api.openai_chat
-        api.openai_completions api.openai_embeddings api.openai_responses api.pooled api.rerank api.served
-        api.stream api.tokens
+        api.ollama_embed api.ollama_generate api.openai_chat api.openai_completions api.openai_embeddings
+        api.openai_responses api.pooled api.rerank api.served api.stream api.tokens
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

@@ -7,18 +7,15 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
-from aiohttp.hdrs import METH_ANY, METH_HEAD
 
 import router.errors
 import router.relay  # has errors of its own
 import worker.chat.errors
 import worker.errors
-from router import later
-from router.app import all_routes, make_app
 from router.body import OwnedKeys
 from router.catalog_docs import marked_tables, tables, with_tables
 from router.catalog_inner_keys import ROUTER_OWNED
@@ -27,16 +24,18 @@ from router.cli import FILE_VARIABLE, check, serve
 from router.fleet import FleetSnapshot
 from router.lifecycle import TRANSITIONS as WORKER_TRANSITIONS
 from router.metrics import RouterMetrics
-from router.services import Services
 from router.settings import ENV_PREFIX, RouterSettings
 from tests.test_architecture import ROOT, modules
 from worker.api.openai_chat import ChatFields
 from worker.api.openai_completions import CompletionFields
 from worker.api.openai_embeddings import EmbeddingFields
 from worker.api.openai_fields import GenerationFields
-from worker.api.refusals import BOTH, CHAT, COMPLETIONS, EMBEDDINGS, RERANK, IsHarmless
+from worker.api.refusals import Table
+from worker.api.refused_everywhere import BOTH, MAXIMUM, OF_OLLAMA, SAMPLING, STOP
+from worker.api.refused_openai import CHAT, COMPLETIONS, EMBEDDINGS, RERANK
+from worker.api.refused_responses import RESPONSES
 from worker.api.rerank import RerankFields
-from worker.api.responses_fields import RESPONSES, ResponsesFields
+from worker.api.responses_fields import ResponsesFields
 from worker.api.sampling_fields import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
@@ -79,37 +78,6 @@ def name_in(cell: str) -> str:
 
 
 # --- README -----------------------------------------------------------------------------------------------
-
-
-def served_routes() -> set[tuple[str, str]]:
-    """Return (method, path) of everything that the application answers."""
-    app = make_app(cast(Services, None))
-    found = set()
-    for route in app.router.routes():
-        assert route.resource is not None
-        if route.method != METH_HEAD:
-            found.add((route.method, route.resource.canonical))
-    return found
-
-
-def test_readme_lists_every_route_that_exists_and_no_other() -> None:
-    listed = {tuple(name_in(row[0]).split()) for row in rows(section(text_of("README.md"), "## Routes"))}
-    assert listed == {route for route in served_routes() if route[0] != METH_ANY}
-
-
-def test_readme_names_the_scope_of_every_route() -> None:
-    scopes = {tuple(name_in(row[0]).split()): row[1] for row in rows(section(text_of("README.md"), "## Routes"))}
-    for route in set(all_routes()) - set(later.ROUTES):
-        path = re.sub(r":[^}]*\}", "}", route.path)
-        assert scopes[route.method, path] == (" or ".join(route.scopes) or "none"), path
-
-
-def test_readme_lists_every_route_that_answers_501() -> None:
-    marked = text_of("README.md").partition("<!-- 501 -->")[2].partition("<!-- end of 501 -->")[0]
-    assert quoted(marked) == [re.sub(r"\{.*\}", "…", route.path) for route in later.ROUTES]
-    assert {path for method, path in served_routes() if method == METH_ANY} == {
-        re.sub(r":[^}]*\}", "}", route.path) for route in later.ROUTES
-    }
 
 
 def test_readme_lists_every_setting_with_its_default() -> None:
@@ -257,26 +225,47 @@ VALUES = (
 )
 """What clients send in fields that may be harmless."""
 
+OTHER_NAMES = (*MAXIMUM, *STOP, *SAMPLING)
+"""What other dialects call fields that all have: listed once for all routes."""
+
+
+def own_of(table: Table) -> Table:
+    """Return what a route refuses beside what all refuse."""
+    return {
+        name: one
+        for name, one in table.items()
+        if name not in OTHER_NAMES and not any(name in all_ and all_[name].passes is one.passes for all_ in ALL_REFUSE)
+    }
+
+
+ALL_REFUSE = (BOTH, OF_OLLAMA)
+
 
 @pytest.mark.parametrize(
     ("table", "fields"),
     [
-        (0, BOTH),
-        (1, {name: harmless for name, harmless in CHAT.items() if name not in BOTH}),
-        (2, {name: harmless for name, harmless in COMPLETIONS.items() if name not in BOTH}),
+        (0, {**BOTH, **OF_OLLAMA}),
+        (1, own_of(CHAT)),
+        (2, own_of(COMPLETIONS)),
         (3, EMBEDDINGS),
         (4, RERANK),
     ],
 )
-def test_requests_lists_every_field_that_is_refused_and_the_values_that_pass(
-    table: int, fields: Mapping[str, IsHarmless]
-) -> None:
+def test_requests_lists_every_field_that_is_refused_and_the_values_that_pass(table: int, fields: Table) -> None:
     part = section(REQUESTS, "## Refused unless harmless")
     listed = {name_in(row[0]): quoted(row[1]) for row in rows(re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)[table])}
     assert listed.keys() == fields.keys()
     for name, told in listed.items():
-        passing = [json.dumps(value) for value in VALUES if value is not None and fields[name](value)]
+        passing = [json.dumps(value) for value in VALUES if value is not None and fields[name].passes(value)]
         assert sorted(passing) == sorted(told), name
+
+
+def test_requests_lists_the_names_that_other_dialects_have_for_the_same() -> None:
+    listed = {name_in(row[0]): set(quoted(row[1])) for row in rows(section(REQUESTS, "### Other names"))}
+    expected = {"max_tokens": set(MAXIMUM) - {"max_tokens"}, "stop": set(STOP) - {"stop"}}
+    for other, (ours, _) in SAMPLING.items():
+        expected.setdefault(ours, set()).add(other)
+    assert listed == expected
 
 
 RESPONSES_PAGE = text_of("docs/responses.md")
@@ -288,12 +277,12 @@ def test_the_page_of_responses_names_every_field_of_their_own() -> None:
 
 
 def test_the_page_of_responses_lists_every_field_that_is_refused_and_the_values_that_pass() -> None:
-    fields = {name: harmless for name, harmless in RESPONSES.items() if BOTH.get(name) is not harmless}
+    fields = own_of(RESPONSES)
     listed = {name_in(row[0]): quoted(row[1]) for row in rows(section(RESPONSES_PAGE, "## Refused unless harmless"))}
     assert listed.keys() == fields.keys()
     for name, told in listed.items():
         sent = (*VALUES, "disabled", "in_memory", "in-memory")
-        passing = [json.dumps(value) for value in sent if value is not None and fields[name](value)]
+        passing = [json.dumps(value) for value in sent if value is not None and fields[name].passes(value)]
         assert sorted(passing) == sorted(told), name
 
 

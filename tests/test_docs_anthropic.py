@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from tests.test_docs import name_in, quoted, rows, section, text_of
-from worker.api.anthropic_fields import MESSAGES, MessageFields
-from worker.api.anthropic_turns import BILLING_HEADER, make_turns
-from worker.api.refusals import BOTH
+from tests.test_docs import name_in, own_of, quoted, rows, section, text_of
+from worker.api.anthropic_fields import MessageFields
+from worker.api.anthropic_turns import make_turns
+from worker.api.refused_anthropic import MESSAGES
 from worker.api.sampling_fields import SamplingFields
+from worker.contract import BILLING_HEADER
 
 DOCUMENT = text_of("docs/anthropic.md")
 
@@ -31,11 +32,11 @@ def test_every_field_that_is_honoured_is_listed_with_what_it_must_be() -> None:
 
 
 def test_every_field_that_is_refused_is_listed_with_the_values_that_pass() -> None:
-    own = {name: harmless for name, harmless in MESSAGES.items() if BOTH.get(name) is not harmless}
+    own = own_of(MESSAGES)
     listed = {name_in(row[0]): quoted(row[1]) for row in rows(section(DOCUMENT, "## Refused unless harmless"))}
     assert listed.keys() == own.keys()
     for name, told in listed.items():
-        assert sorted(json.dumps(value) for value in VALUES if own[name](value)) == sorted(told), name
+        assert sorted(json.dumps(value) for value in VALUES if own[name].passes(value)) == sorted(told), name
 
 
 def test_every_block_is_listed_and_can_stand_where_it_is_said() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.test_docs import VALUES, name_in, quoted, rows, section, text_of
+from tests.test_docs import VALUES, name_in, own_of, quoted, rows, section, text_of
 from worker.api.llama_completion import LlamaCompletionFields
 from worker.api.llama_fields import LlamaFields
 from worker.api.llama_infill import LlamaInfillFields
-from worker.api.refusals import BOTH, LLAMA
+from worker.api.refused_everywhere import BOTH
+from worker.api.refused_llama import LLAMA
 from worker.api.sampling_fields import SamplingFields
 
 DOCUMENT = text_of("docs/llama-server.md")
@@ -36,10 +37,10 @@ def test_every_field_is_listed_with_what_it_must_be(
 
 
 def test_every_refused_field_is_listed_with_the_values_that_pass() -> None:
-    own = {name: harmless for name, harmless in LLAMA.items() if BOTH.get(name) is not harmless}
+    own = own_of(LLAMA)
     listed = {name_in(row[0]): quoted(row[1]) for row in rows(section(DOCUMENT, "## Refused unless harmless"))}
     assert listed.keys() == own.keys()
     assert BOTH.keys() <= LLAMA.keys() | LlamaFields.model_fields.keys()
     for name, told in listed.items():
-        passing = [json.dumps(value) for value in VALUES if value is not None and LLAMA[name](value)]
+        passing = [json.dumps(value) for value in VALUES if value is not None and LLAMA[name].passes(value)]
         assert sorted(passing) == sorted(told), name

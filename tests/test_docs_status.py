@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from router.device import Footprint
-from router.events import ExitReason, WorkerExit, WorkerId
+from router.events import ExitReason, StopCause, WorkerExit, WorkerId
 from router.exits import NO_FAILURES
 from router.fetch.protocol import FetchProgress
+from router.gguf_header import read_gguf_header
 from router.lifecycle import WorkerState
 from router.listing import list_models, list_statuses
 from router.live_streams import MAX_STREAMS
@@ -18,6 +21,7 @@ from router.recent_log import MAX_LINES as OWN_LINES
 from router.shown_states import LLAMA_SERVER_STATES, STATES, llama_server_state, shown_state
 from tests.fakes.supervisor import FakeSupervisor, make_resident, make_view
 from tests.router.test_listing import FACTS
+from tests.support.gguf_bytes import LLAMA, gguf_bytes
 from tests.support.http_side import http_side, make_catalog, make_spec
 from tests.test_docs import name_in, quoted, rows, section, text_of
 from worker.contract import Phase, SlotReport, SlotState, WorkerStatus
@@ -41,6 +45,9 @@ def given_everything() -> FakeSupervisor:
     supervisor.views["smol"] = replace(view, footprint=Footprint(7))
     status = WorkerStatus(Phase.READY, facts=FACTS, slots=(SlotReport(0, SlotState.IDLE),))
     supervisor.statuses[resident.worker] = status
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        Path(file.name).write_bytes(gguf_bytes(LLAMA))
+        supervisor.headers["smol"] = read_gguf_header(Path(file.name))
     crashed = WorkerExit(ExitReason.CRASHED, "killed", -11)
     supervisor.views["bad"] = replace(make_view("bad", WorkerState.BACKOFF, last_exit=crashed), retry_in_s=3.0)
     supervisor.views["coming"] = make_view("coming", WorkerState.STARTING, queue_length=1, oldest_wait_s=1.0)
@@ -77,6 +84,11 @@ def name_in_first(row: list[str]) -> str:
 def test_every_reason_of_an_exit_is_explained_and_whether_it_is_a_failure() -> None:
     told = {name_in(row[0]): row[2] for row in rows(section(STATUS, "### Reasons of an exit"))}
     assert told == {reason.value: "no" if reason in NO_FAILURES else "yes" for reason in ExitReason}
+
+
+def test_every_cause_of_a_stop_is_explained() -> None:
+    part = section(STATUS, "### Causes of a stop")
+    assert {name_in(row[0]) for row in rows(part)} == {cause.value for cause in StopCause}
 
 
 def test_llama_servers_words_are_mapped_as_the_code_does() -> None:

@@ -1,7 +1,7 @@
 """The worker's HTTP application: its dialects and `/health`, spoken only by the router over a private socket.
 
-Owns routes and the frame around each reply, and that every reply ends with an end frame, whatever goes wrong. Must not
-know fields, prompts or how the process lives.
+Owns routes and the frame around each reply, and that every reply ends with an end frame, whatever goes wrong. It names
+the models of bodies for openapi.json and looks into none. Must not know prompts, nor how the process lives.
 """
 
 from __future__ import annotations
@@ -72,32 +72,32 @@ class Route:
 
     path: str
     read: Read
+    fields: type[Fields]
+    """The model of its request bodies, which openapi.json describes."""
     generates: bool = True
     """Only models that generate text can answer it."""
-    fields: type[Fields] | None = None
-    """The model of its request bodies, which openapi.json describes."""
 
 
 ROUTES = (
-    Route("/v1/chat/completions", read_chat, fields=ChatFields),
-    Route("/v1/chat/completions/input_tokens", read_chat_count, fields=ChatFields),
-    Route("/v1/completions", read_completion, fields=CompletionFields),
-    Route("/v1/responses", read_response, fields=ResponsesFields),
-    Route("/v1/responses/input_tokens", read_input_count, fields=CountFields),
-    Route("/v1/messages", read_messages, fields=MessageFields),
-    Route("/v1/messages/count_tokens", read_token_count, fields=PromptFields),
-    Route("/v1/embeddings", read_embeddings, generates=False, fields=EmbeddingFields),
-    Route("/v1/rerank", read_rerank, generates=False, fields=RerankFields),
-    Route("/completion", read_llama_completion, fields=LlamaCompletionFields),
-    Route("/infill", read_infill, fields=LlamaInfillFields),
-    Route("/embedding", read_llama_embedding, generates=False, fields=LlamaEmbeddingFields),
-    Route("/api/generate", read_ollama_generate, fields=OllamaGenerateFields),
-    Route("/api/chat", read_ollama_chat, fields=OllamaChatFields),
-    Route("/api/embed", read_ollama_embed, generates=False, fields=OllamaEmbedFields),
-    Route("/api/embeddings", read_ollama_embeddings, generates=False, fields=OllamaEmbeddingsFields),
-    Route("/tokenize", read_tokenize, generates=False, fields=TokenizeFields),
-    Route("/detokenize", read_detokenize, generates=False, fields=DetokenizeFields),
-    Route("/apply-template", read_apply_template, generates=False, fields=ApplyTemplateFields),
+    Route("/v1/chat/completions", read_chat, ChatFields),
+    Route("/v1/chat/completions/input_tokens", read_chat_count, ChatFields),
+    Route("/v1/completions", read_completion, CompletionFields),
+    Route("/v1/responses", read_response, ResponsesFields),
+    Route("/v1/responses/input_tokens", read_input_count, CountFields),
+    Route("/v1/messages", read_messages, MessageFields),
+    Route("/v1/messages/count_tokens", read_token_count, PromptFields),
+    Route("/v1/embeddings", read_embeddings, EmbeddingFields, generates=False),
+    Route("/v1/rerank", read_rerank, RerankFields, generates=False),
+    Route("/completion", read_llama_completion, LlamaCompletionFields),
+    Route("/infill", read_infill, LlamaInfillFields),
+    Route("/embedding", read_llama_embedding, LlamaEmbeddingFields, generates=False),
+    Route("/api/generate", read_ollama_generate, OllamaGenerateFields),
+    Route("/api/chat", read_ollama_chat, OllamaChatFields),
+    Route("/api/embed", read_ollama_embed, OllamaEmbedFields, generates=False),
+    Route("/api/embeddings", read_ollama_embeddings, OllamaEmbeddingsFields, generates=False),
+    Route("/tokenize", read_tokenize, TokenizeFields, generates=False),
+    Route("/detokenize", read_detokenize, DetokenizeFields, generates=False),
+    Route("/apply-template", read_apply_template, ApplyTemplateFields, generates=False),
 )
 
 

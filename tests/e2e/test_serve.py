@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import aiohttp
 import openai
 import pytest
 
-from tests.support.served import Served, is_running, served, until
+from tests.support.gguf_bytes import gguf_bytes
+from tests.support.served import Served, is_running, served, server_env, until
 
 ALIASES = ["gpt-4o-mini", "org/small:fast"]
 MODELS: dict[str, dict[str, Any]] = {"small": {"aliases": ALIASES}}
@@ -226,6 +229,28 @@ async def test_models_whose_file_is_no_good_are_named_once_the_server_listens(tm
         assert "cut.gguf: it is truncated" in told["cut"]["message"]
         assert told["cut"]["state"] == "unavailable"
         assert [line["message"] for line in server.lines].index("listening") < server.lines.index(told["lost"])
+
+
+async def test_people_are_told_which_models_cannot_be_used_and_where_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(gguf_bytes())
+    described = {"small": "./model.gguf", "lost": "./lost.gguf", "away": "hf:o/r/m.gguf"}
+    (tmp_path / "models.yaml").write_text(json.dumps({"models": described}))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router", "serve", str(tmp_path / "models.yaml"), "--port", "0", "--offline"),
+        env=os.environ | server_env(tmp_path) | {"CORRAL_LOG_FORMAT": "text", "HF_HOME": str(tmp_path / "hf")},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        told = (await asyncio.wait_for(process.stdout.readuntil(b"Ctrl-C stops the server."), 20)).decode()
+    finally:
+        process.terminate()
+        await process.communicate()
+    assert re.search(r"serves 3 models, 2 of them unavailable, at http://127\.0\.0\.1:\d+\n", told)
+    assert re.search(r"\n  lost   unavailable: .*lost\.gguf does not exist\n", told)
+    assert re.search(r"\n  away   unavailable: .*--offline forbids fetching it\n", told)
+    assert re.search(r"http://127\.0\.0\.1:\d+/docs\n", told)
+    assert '"model": "small"' in told
 
 
 async def test_stop_tells_how_many_requests_run_and_wait(tmp_path: Path) -> None:

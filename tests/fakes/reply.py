@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.fakes.engine import FakeEngine, Script
-from worker.api.deltas import text_of
+from worker.api.deltas import OutputParser, PlainText, text_of
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import PlacedPick
-from worker.api.served import Answer, Ending, Formatter, Job, Piece, ServedModel
+from worker.api.served import Job, ServedModel
 from worker.api.stream import Reply
+from worker.api.text_limits import TextLimits
 from worker.api.usage import Totals
 from worker.contract import Frame, FrameDecoder, FrameType
 from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
@@ -61,6 +63,8 @@ class Run:
         is_stream: bool = True,
         num_logprobs: int | None = None,
         max_predict_s: float | None = None,
+        parser: Callable[[], OutputParser] = PlainText,
+        formatter: Formatter | None = None,
         **fields: Any,
     ) -> None:
         self.now_s = 0.0
@@ -70,7 +74,7 @@ class Run:
         self.may_write.set()
         asked = {"max_tokens": 50, "num_logprobs": num_logprobs} | fields
         requests = tuple(GenerationRequest((1, 2, 3), **asked) for _ in range(n))
-        job = Job(requests, n, stop, is_stream, PlainFormatter(), max_predict_s=max_predict_s)
+        job = Job(requests, n, stop, is_stream, formatter or PlainFormatter(), parser, limits=TextLimits(max_predict_s))
         model = ServedModel("m", engine, engine.vocabulary)
         self.reply = Reply(model, job, self._write, clock=lambda: self.now_s)
 

@@ -133,6 +133,10 @@ class World(Books):
             for name, policy in models.items()
             if name not in self.models or self.models[name].fingerprint != policy.fingerprint
         }
+        for process in self.processes.values():
+            old, new = self.models.get(process.worker.model), models.get(process.worker.model)
+            if old is not None and new is not None and old.idle_unload_s != new.idle_unload_s:
+                process.keep_alive_s = None
         self.models, self.limits = models, limits
         self.send(CatalogChanged(models, limits))
 

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from openai.types import Model
 
+from router.app import all_routes
 from router.auth import load_key_ring
 from router.catalog import AliasSpec, KeySpec, RequestRules
 from router.events import ExitReason, WorkerExit
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
+from router.routes import Streaming
 from router.settings import RouterSettings
-from tests.fakes.supervisor import make_view
+from tests.fakes.supervisor import Received, Sender, make_view
 from tests.support.http_side import CHAT, STARTED_AT, http_side, make_catalog, make_spec
 
 SEGV = WorkerExit(ExitReason.CRASHED, "killed by SIGSEGV", -11)
@@ -111,6 +113,7 @@ async def test_reasons_tell_an_unavailable_a_failed_and_an_unused_model_apart() 
         assert abs(models["bad"]["last_exit"].pop("at") + 3 - time.time()) < 60
         assert models["bad"]["last_exit"] == {
             "reason": "crashed",
+            "cause": None,
             "detail": "killed by SIGSEGV",
             "code": -11,
             "signal": "SIGSEGV",
@@ -235,6 +238,33 @@ async def test_model_with_several_workers_is_told_the_beginnings_of_the_conversa
         assert single == (), "there is nothing to choose"
         assert not set(twins) & set(formal), "another adapter computes another cache"
         assert not set(twins) & set(salted)
+
+
+async def test_the_line_that_changes_each_time_tells_workers_apart_only_where_it_reaches_the_prompt() -> None:
+    twins, loyal = make_spec("twins", replicas=2), make_spec("loyal", replicas=2, drop_billing_header=False)
+    async with http_side(make_catalog(twins, loyal)) as side:
+        for name in ("twins", "loyal"):
+            for nonce in "ab":
+                system = f"x-anthropic-billing-header: cch={nonce};\n" + "x" * 300
+                body = {"model": name, "max_tokens": 5, "system": system, "messages": []}
+                assert (await side.client.post("/v1/messages", json=body)).status == 200
+        first, second, third, fourth = side.supervisor.prefixes
+        assert first == second != ()
+        assert third != fourth
+
+
+@pytest.mark.parametrize(
+    "path", [route.path for route in all_routes() if route.runs and route.running.streaming is Streaming.NEVER]
+)
+async def test_a_reply_that_comes_at_once_is_no_stream_however_long_it_takes(path: str) -> None:
+    async def answer_at_once(_: Received, sender: Sender) -> None:
+        await sender.data(b'{"text":"hello"}')
+        await sender.end()
+
+    async with http_side(stream_open_after_s=0, ping_interval_s=0.01) as side:
+        side.worker.script = answer_at_once
+        reply = await side.client.post(path, json={"model": "smol", "stream": True})
+        assert (reply.status, await reply.json()) == (200, {"text": "hello"})
 
 
 @pytest.mark.parametrize("name", ["claude-3-opus", "claude-exact"])

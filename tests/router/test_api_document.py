@@ -33,6 +33,31 @@ async def test_page_is_served_without_a_key_and_may_load_nothing() -> None:
     assert not re.search(r"<script|<link|<img|@import|url\(|https?://", page)
 
 
+async def test_page_leads_to_every_route_on_wide_and_on_narrow_screens() -> None:
+    async with http_side() as side:
+        described = await (await side.client.get("/openapi.json")).json()
+        page = await (await side.client.get("/docs")).text()
+    navs = re.findall(r"<nav.*?</nav>", page, re.DOTALL)
+    assert len(navs) == 2
+    main = [one for found in described["paths"].values() for one in found.values() if "x-form-of" not in one]
+    for nav in navs:
+        targets = set(re.findall(r'href="#([^"]+)"', nav))
+        assert all(f'id="{target}"' in page for target in targets)
+        assert len(targets) == len(main) + len({tag for one in main for tag in one["tags"]})
+    assert 'name="viewport" content="width=device-width' in page
+    assert "prefers-color-scheme: dark" in page
+
+
+async def test_page_shows_what_is_refused_and_what_replies_hold() -> None:
+    async with http_side() as side:
+        page = await (await side.client.get("/docs")).text()
+    chat = page.partition('id="post_v1_chat_completions"')[2].partition("</section>")[0]
+    assert "<code>response_format</code>" in chat.partition("Fields that it refuses")[2]
+    assert "<code>choices[].message.content</code></td><td>text</td><td>The answer.</td>" in chat
+    ollama = page.partition('id="post_api_chat"')[2].partition("</section>")[0]
+    assert "<code>options.temperature</code>" in ollama
+
+
 async def test_start_page_leads_to_both() -> None:
     async with http_side() as side:
         lines = (await (await side.client.get("/")).text()).splitlines()
@@ -48,7 +73,7 @@ async def test_page_shows_every_route_field_and_status_of_the_document() -> None
         for method, operation in operations.items():
             assert f"<b>{method.upper()}</b> <code>{html.escape(path)}</code>" in page
             part = page.partition(f'id="{re.sub("[^a-z0-9_]+", "-", operation["operationId"].lower())}"')[2]
-            part = part.partition("</details>")[0]
+            part = part.partition("</section>")[0]
             assert all(f"<td>{status}</td>" in part for status in operation["responses"]), path
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 schema = media["schema"]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 
 import openai
 import pytest
 
+from router.app import all_routes
+from router.catalog import AliasSpec
+from router.dialects import Dialect, error_body
 from router.errors import ModelUnavailable
 from router.later import ROUTES as LATER
 from router.lifecycle import WorkerState
+from router.routes import describe_missing
 from tests.fakes.supervisor import FakeSupervisor, make_view
 from tests.support.http_side import CHAT, http_side, make_catalog, make_spec
+from worker.contract import ErrorPayload
 
 KEYS = {"api_keys": "user", "metrics_keys": "prom", "admin_keys": "root"}
 
@@ -36,11 +42,72 @@ async def test_address_that_is_nearly_right_is_told_the_right_one(path: str) -> 
         assert "did you mean /v1/chat/completions?" in (await reply.json())["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/conversations", "/v1/assistants", "/admin/pins", "/api/copi", "/v1", "/x" * 2000]
+)
+async def test_address_that_is_like_no_route_that_answers_gets_no_hint(path: str) -> None:
+    async with http_side() as side:
+        reply = await side.client.post(path, json={})
+        assert reply.status == 404
+        error = (await reply.json())["error"]
+        message = error if isinstance(error, str) else error["message"]
+        assert "did you mean" not in message
+        assert message.endswith("GET / lists all routes")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/openai/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat", "/v1/chat/completions"),
+        ("/v1/embedding", "/v1/embeddings"),
+        ("/tags", "/api/tags"),
+        ("/heath", "/health"),
+    ],
+)
+def test_hint_is_the_route_with_the_same_parts(path: str, meant: str) -> None:
+    known = [route.path for route in all_routes() if route not in LATER]
+    assert f"did you mean {meant}? " in describe_missing("GET", path, known)
+
+
 async def test_wrong_method_is_a_json_405_with_the_allowed_ones() -> None:
     async with http_side() as side:
         reply = await side.client.get(CHAT)
         assert (reply.status, (await reply.json())["error"]["code"]) == (405, "method_not_allowed")
         assert reply.headers["Allow"] == "POST"
+
+
+_PATHS = sorted(
+    {(route.path.partition("{")[0].rstrip("/"), route.dialect) for route in all_routes() if route.is_counted}
+)
+
+
+@pytest.mark.parametrize(("path", "dialect"), [*_PATHS, ("/props", Dialect.LLAMA), ("/models/load", Dialect.LLAMA)])
+@pytest.mark.parametrize("below", ["", "/nothing/here"])
+async def test_wrong_method_and_address_below_a_route_are_told_in_its_dialect(
+    path: str, dialect: Dialect, below: str
+) -> None:
+    async with http_side() as side:
+        reply = await side.client.patch(path + below, json={})
+        body = await reply.json()
+    if dialect is Dialect.ANTHROPIC:
+        body["request_id"] = None
+    error = body["error"]
+    message = error if isinstance(error, str) else error["message"]
+    code = {404: "not_found", 405: "method_not_allowed", 501: "not_available_yet", 403: "forbidden"}[reply.status]
+    assert body == json.loads(error_body(dialect, ErrorPayload(reply.status, code, message)))
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/completion", "/api/chat", "/api/show"])
+async def test_unknown_model_hints_at_an_alias_in_each_dialect(path: str) -> None:
+    catalog = make_catalog(make_spec("smol", aliases={"claude-*": AliasSpec("claude-*", listed=False)}))
+    async with http_side(catalog) as side:
+        reply = await side.client.post(path, json={"model": "gpt-4o", "messages": []})
+        error = (await reply.json())["error"]
+        message = error if isinstance(error, str) else error["message"]
+        assert reply.status == 404
+        assert "To answer under this name, add it to a model's `aliases`" in message
+        assert (await side.client.post(path, json={"model": "claude-x", "messages": [{}]})).status == 200
 
 
 async def test_head_is_answered_where_get_is() -> None:

@@ -153,7 +153,7 @@ def test_defaults_do_not_replace_a_null_that_the_client_sent() -> None:
     assert RequestRules(defaults={"stop": ["x"]}).apply({"stop": None}) == {"stop": None}
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"])
 def test_limit_of_the_answer_is_one_rule_whatever_a_request_calls_it(name: str) -> None:
     assert RequestRules(defaults={"max_tokens": 9, "top_k": 1}).apply({name: 5}) == {name: 5, "top_k": 1}
     assert RequestRules(force={"max_tokens": 9}).apply({name: 5}) == {"max_tokens": 9}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 from typing import Any
 
@@ -68,6 +70,35 @@ async def test_client_that_cuts_its_connection_in_mid_stream_leaves_no_error_in_
         await until(lambda: side.num_requests(outcome="client_gone") == 1)
         assert side.supervisor.num_leases == 0
     assert errors_in(caplog) == []
+
+
+async def test_client_that_does_not_read_its_stream_is_cut_off_and_gives_its_place_back() -> None:
+    async def talk(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE] = EVENTS
+        while True:
+            await sender.data(b"data: " + b"x" * 100_000 + b"\n\n")
+            await asyncio.sleep(0)
+
+    async with http_side(max_client_stall_s=0.2) as side:
+        side.worker.script = talk
+        body = json.dumps(STREAM).encode()
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        server = side.client.server
+        reader, writer = await asyncio.open_connection(server.host, server.port, limit=1024)
+        try:
+            writer.write(head.encode() + b"\r\n\r\n" + body)
+            await until(lambda: side.supervisor.num_leases == 1)
+            await until(lambda: side.num_requests(outcome="client_gone") == 1)  # it is open, and takes nothing
+            assert side.supervisor.num_leases == 0
+            got = b""
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(2**20):
+                    got = piece
+            assert not got.endswith(b"0\r\n\r\n")  # it does not look like a stream that has ended
+        finally:
+            writer.close()
 
 
 async def test_client_that_leaves_in_the_middle_of_its_body_leaves_no_error_in_the_log(

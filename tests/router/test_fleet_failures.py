@@ -98,7 +98,7 @@ def test_a_bad_file_is_failed_until_somebody_acts() -> None:
     exits(fleet, A1, 1.0, BAD_FILE)
     refused = refusal(ask(fleet, 2, "a", 200.0))
     assert "invalid magic characters" in refused.detail
-    assert "otherwise it will be tried again for a request that comes in 101 s or later" in refused.detail
+    assert "Put it right, then POST /models/load; otherwise a request after 101 s tries again." in refused.detail
     assert refused.retry_after_s == 101.0
     assert fleet.snapshot(200.0).models["a"].state is WorkerState.FAILED
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from router.events import KeepAliveSet, LoadRequested, ModelPolicy, Tick
+from router.events import CatalogChanged, FleetLimits, KeepAliveSet, LoadRequested, ModelPolicy, Tick
 from router.lifecycle import WorkerState
 from tests.support.fleet_machine import state
 from tests.support.fleet_scenes import ask, exits, given_ready, make_fleet, ready, release, stopped_by, worker
@@ -86,6 +88,17 @@ def test_what_was_said_ends_with_the_worker() -> None:
     ready(fleet, worker("a", 2), 5.0)
     release(fleet, 2, 6.0)
     assert fleet.next_deadline_s == 66.0
+
+
+def test_what_was_said_ends_when_the_configuration_says_something_else() -> None:
+    fleet = make_fleet(ONE_MINUTE)
+    given_ready(fleet, "a")
+    ask(fleet, 1, "a", 1.0, keep_alive_s=-1.0)
+    release(fleet, 1, 2.0)
+    fleet.handle(CatalogChanged({"a": replace(ONE_MINUTE, priority=1)}, FleetLimits()), 3.0)
+    assert fleet.next_deadline_s is None
+    fleet.handle(CatalogChanged({"a": replace(ONE_MINUTE, idle_unload_s=20.0)}, FleetLimits()), 4.0)
+    assert fleet.next_deadline_s == 22.0
 
 
 def test_an_idle_model_that_is_told_to_go_goes_and_one_that_is_not_loaded_stays_so() -> None:

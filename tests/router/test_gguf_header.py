@@ -135,6 +135,16 @@ def test_a_split_model_tells_its_number_of_files(read: Reader) -> None:
     assert read(gguf_bytes([*LLAMA, ("split.count", U16, 3)])).split_count == 3
 
 
+def test_the_size_of_a_split_model_is_that_of_all_its_files(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3))
+    first.write_bytes(gguf_bytes([*LLAMA, ("split.count", U16, 3)]))
+    own = first.stat().st_size
+    assert read_gguf_header(first).size_bytes == own, "the others are not here yet"
+    second.write_bytes(b"x" * 100)
+    third.write_bytes(b"x" * 20)
+    assert read_gguf_header(first).size_bytes == own + 120
+
+
 def test_numbers_that_make_no_sense_are_left_out(read: Reader) -> None:
     keys = [("general.architecture", STRING, "llama"), ("llama.context_length", STRING, "many")]
     header = read(gguf_bytes(keys))

@@ -56,6 +56,14 @@ def test_anything_else_is_refused_with_what_it_must_be(value: Any) -> None:
         read_keep_alive(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [("5 min", '"5 min"'), ("x" * 99, f'"{"x" * 40}"'), (True, "true or false"), ([], "a list")]
+)
+def test_a_refusal_repeats_what_was_said(value: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"^is {shown}, but it must be a number of seconds"):
+        read_keep_alive(value)
+
+
 @given(st.text(max_size=60) | st.floats() | st.integers())
 def test_whatever_comes_it_is_a_time_or_refused(value: Any) -> None:
     try:

@@ -50,6 +50,8 @@ def ring() -> KeyRing:
         ("ordinary", 900.0, 1800, 900.0),
         ("ordinary", 0.0, 1800, 1800.0),
         ("ordinary", 0.0, -1, -1.0),
+        ("ordinary", 900.0, -1, 900.0),
+        ("ordinary", 0.5, 1800, 0.5),
         ("mighty", 900.0, 1800, 1800.0),
         ("mighty", 900.0, -1, -1.0),
     ],
@@ -59,15 +61,15 @@ async def test_keys_may_shorten_a_stay_but_only_an_admins_prolongs_it(
 ) -> None:
     catalog = make_catalog(make_spec("smol", idle_unload_s=idle_unload_s))
     async with http_side(catalog, ring=ring()) as side:
-        await post(side, "/api/generate", key, model="smol", prompt="x", keep_alive=wanted, stream=False)
-        assert side.supervisor.keep_alives == [granted]
-
-
-async def test_a_stay_for_good_needs_an_admins_key() -> None:
-    async with http_side(ring=ring()) as side:
-        status, body = await post(side, "/api/generate", "ordinary", model="smol", prompt="x", keep_alive=-1)
-        assert (status, "scope `admin`" in body["error"]) == (403, True)
-        assert side.supervisor.granted == []
+        headers, fields = {"Authorization": f"Bearer {key}"}, {"model": "smol", "keep_alive": wanted, "stream": False}
+        for text in ("x", ""):  # with something to answer and with nothing
+            async with side.client.post("/api/generate", json=fields | {"prompt": text}, headers=headers) as reply:
+                assert reply.status == 200
+                told = reply.headers.get("X-Corral-Keep-Alive")
+                assert told == (None if granted == wanted else f"{granted:g}"), "what is not as it was asked is told"
+        unloads = granted == 0  # where there is nothing to answer, no lease is needed for that
+        assert side.supervisor.keep_alives == ([granted] if unloads else [granted, granted])
+        assert side.supervisor.kept_alive == ([("smol", 0.0)] if unloads else [])
 
 
 @pytest.mark.parametrize("kept", [{"pin": True}, {"home": True}])
@@ -77,7 +79,20 @@ async def test_anybody_may_say_of_a_model_that_stays_in_any_case_that_it_stays_f
         assert (status, side.supervisor.keep_alives) == (200, [-1.0])
 
 
+@pytest.mark.parametrize("kept", [{"pin": True}, {"home": True}])
+@pytest.mark.parametrize("path", [*BODIES, "/api/chat"])
+async def test_a_model_that_stays_cannot_be_asked_to_go_whether_there_is_something_to_answer_or_not(
+    path: str, kept: dict[str, bool]
+) -> None:
+    async with http_side(make_catalog(make_spec("smol", **kept))) as side:
+        for fields in (BODIES.get(path, {}), {}):
+            status, body = await post(side, path, model="smol", keep_alive=0, **fields)
+            told = body["error"] if isinstance(body["error"], str) else body["error"]["message"]
+            assert (status, f"`{next(iter(kept))}` in models.yaml" in told) == (400, True)
+        assert (side.supervisor.granted, side.supervisor.kept_alive) == ([], [])
+
+
 async def test_a_keep_alive_that_is_none_is_named() -> None:
     async with http_side() as side:
         status, body = await post(side, "/api/generate", model="smol", prompt="x", keep_alive="soon")
-        assert (status, "`keep_alive` must be" in body["error"]) == (400, True)
+        assert (status, "must be" in body["error"]) == (400, True)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from router.catalog import Catalog, ModelSpec
+from router.catalog import AliasSpec, Catalog, ModelSpec
 from router.device import Footprint, FootprintSource, Placement
-from router.events import ExitReason, ModelPolicy, WorkerExit, WorkerId
+from router.events import Departure, ExitReason, ModelPolicy, StopCause, WorkerExit, WorkerId
 from router.fleet import Fleet
 from router.fleet_views import DeviceView, FleetSnapshot, ModelView, ResidentView
+from router.gguf_header import read_gguf_header
 from router.lifecycle import WorkerState
 from router.listing import find_model, list_models, list_statuses
 from router.shown_states import LLAMA_SERVER_STATES, STATES
 from tests.fakes.supervisor import FakeSupervisor, make_resident, make_view
+from tests.support.gguf_bytes import LLAMA, gguf_bytes
 from tests.support.http_side import make_catalog, make_spec
 from worker.contract import ModelFacts, Phase, WorkerStatus
 
@@ -77,9 +80,32 @@ def test_loaded_model_shows_what_it_is() -> None:
     given_ready(supervisor)
     told = entry(supervisor)
     assert told["state"] == "ready"
-    assert (told["size_bytes"], told["num_params"]) == (90_000_000, 135_000_000)
+    assert told["num_params"] == 135_000_000
     assert told["capabilities"] == ["chat", "completion", "embedding"]
     assert (told["gpu_layers"], told["total_layers"], told["devices"]) == (0, 31, ["CPU"])
+
+
+def test_size_is_that_of_the_file_loaded_or_not(tmp_path: Path) -> None:
+    supervisor = given(make_spec("smol"))
+    (tmp_path / "smol.gguf").write_bytes(gguf_bytes(LLAMA))
+    supervisor.headers["smol"] = read_gguf_header(tmp_path / "smol.gguf")
+    size = (tmp_path / "smol.gguf").stat().st_size
+    assert entry(supervisor)["size_bytes"] == size
+    given_ready(supervisor)
+    assert FACTS.size_bytes != size, "what llama.cpp counts is something else"
+    assert entry(supervisor)["size_bytes"] == size
+
+
+def test_names_with_a_star_are_told_apart_from_listed_aliases() -> None:
+    names = {name: AliasSpec(name, listed="*" not in name) for name in ("claude-*", "mini", "*")}
+    supervisor = given(make_spec("smol", aliases=names), make_spec("gem"))
+    for name in ("smol", "claude-3", "mini"):
+        assert entry(supervisor, name)["alias_patterns"] == ["claude-*", "*"]
+        assert entry(supervisor, name)["aliases"] == ["mini"]
+    assert entry(supervisor, "gem")["alias_patterns"] == []
+    statuses = list_statuses(supervisor, 1)  # type: ignore[arg-type]
+    assert [(one["id"], one["alias_patterns"]) for one in statuses] == [("smol", ["claude-*", "*"]), ("gem", [])]
+    assert [one["id"] for one in list_models(supervisor, 1)] == ["smol", "mini", "gem"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +213,8 @@ def test_load_shows_phase_and_fraction() -> None:
 
 def test_four_ways_of_not_being_loaded_are_told_apart() -> None:
     """Never used, unloaded for idleness, crashed while it served, and a bad file."""
-    stopped = WorkerExit(ExitReason.STOPPED, "stopped by the router", 0)
+    asked = Departure(StopCause.KEEP_ALIVE, limit_s=0.0)
+    stopped = WorkerExit(ExitReason.STOPPED, "unloaded, as a request asked for (keep_alive 0 s)", 0, asked)
     crashed = WorkerExit(ExitReason.CRASHED, "killed by signal 11 (SIGSEGV)", -11)
     bad = WorkerExit(ExitReason.BAD_MODEL, "it is truncated", 65)
     supervisor = given(*map(make_spec, ("new", "idle", "crashed", "bad")))
@@ -203,10 +230,10 @@ def test_four_ways_of_not_being_loaded_are_told_apart() -> None:
     }
     assert "last_exit" not in told["new"]
     exits = {name: one["last_exit"] for name, one in told.items() if name != "new"}
-    assert [(one["reason"], one["code"], one["signal"]) for one in exits.values()] == [
-        ("stopped", 0, None),
-        ("crashed", -11, "SIGSEGV"),
-        ("bad_model", 65, None),
+    assert [(one["reason"], one["cause"], one["code"], one["signal"]) for one in exits.values()] == [
+        ("stopped", "keep_alive", 0, None),
+        ("crashed", None, -11, "SIGSEGV"),
+        ("bad_model", None, 65, None),
     ]
     assert "reason" not in told["crashed"], "it may be asked again at once"
     assert told["bad"]["reason"] == "it is truncated"

@@ -53,7 +53,6 @@ async def test_native_route_reaches_the_model_that_is_named_in_body_or_query(pat
         await post(side, f"{path}?model=gem", {})
         granted = [name for name, _, _ in side.supervisor.granted]
     assert granted == ["smol", "gem"]
-    assert {one.headers[Header.DIALECT] for one in side.worker.received} == {"llama"}
 
 
 async def test_forms_of_a_route_are_one_for_the_worker() -> None:
@@ -170,6 +169,31 @@ async def test_router_tells_of_itself_when_there_is_no_single_candidate() -> Non
         props = await (await side.client.get("/props")).json()
     assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 3, True)
     assert props["default_generation_settings"] == {"params": {}, "n_ctx": 0}
+
+
+async def test_props_without_a_name_are_those_of_the_default_model_whoever_is_loaded() -> None:
+    catalog = make_catalog(make_spec("smol", context=2048), make_spec("gem", context=512), default_model="smol")
+    async with http_side(catalog) as side:
+        for loaded in ("gem", "smol"):
+            props = await (await side.client.get("/props")).json()
+            assert (props["model_alias"], props["default_generation_settings"]["n_ctx"]) == ("smol", 2048)
+            given_ready(side, loaded, facts=facts_with(context=2048))
+        await post(side, "/tokenize", {"content": "hi"})
+        assert side.supervisor.granted[0][0] == "smol", "the one that requests without a name go to"
+
+
+async def test_a_default_model_of_another_server_has_no_props_here() -> None:
+    far = make_spec("far", remote=Remote("http://127.0.0.1:9/v1", "far"))
+    async with http_side(make_catalog(far, make_spec("a"), make_spec("b"), default_model="far")) as side:
+        assert (await (await side.client.get("/props")).json())["role"] == "router"
+        assert (await side.client.get("/props?model=far")).status == 400
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict", "num_predict"])
+async def test_a_ruled_limit_is_told_under_both_names(name: str) -> None:
+    async with http_side(make_catalog(make_spec("smol", request=RequestRules(force={name: 9})))) as side:
+        params = (await (await side.client.get("/props")).json())["default_generation_settings"]["params"]
+    assert (params["max_tokens"], params["n_predict"]) == (9, 9)
 
 
 async def test_props_of_the_only_model_are_told_without_waking_it(tmp_path: Path) -> None:

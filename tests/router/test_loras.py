@@ -273,6 +273,9 @@ class Shelf:
     def locate(self, reference: Reference, base_dir: Path) -> Path | None:
         return None if str(reference) in self.far else base_dir / str(reference)
 
+    def may_download(self, reference: Reference) -> bool:
+        return True
+
     async def fetch(self, reference: Reference, base_dir: Path, on_progress: Callable[[FetchProgress], None]) -> Path:
         self.fetched.append(str(reference))
         await asyncio.sleep(0)

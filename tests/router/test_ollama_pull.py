@@ -48,6 +48,9 @@ class PullStore:
     def locate(self, reference: Reference, base_dir: Path) -> Path | None:
         return None
 
+    def may_download(self, reference: Reference) -> bool:
+        return True
+
     async def fetch(self, reference: Reference, base_dir: Path, on_progress: Callable[[FetchProgress], None]) -> Path:
         self.asked.append((str(reference), base_dir))
         self.started.set()

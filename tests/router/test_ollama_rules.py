@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from router.catalog import RequestRules
-from router.ollama_rules import apply_rules
+from router.dialects import Dialect
+from router.request_rules import apply_rules
 from tests.support.http_side import http_side, make_catalog, make_spec
 
 
@@ -22,6 +23,11 @@ from tests.support.http_side import http_side, make_catalog, make_spec
         ({"force": {"max_tokens": 9}}, {"options": {"num_predict": 100}}, {"options": {"num_predict": 9}}),
         ({"defaults": {"n_predict": 9}}, {"options": {"num_predict": 100}}, {"options": {"num_predict": 100}}),
         ({"drop": ("max_tokens",)}, {"options": {"num_predict": 100}}, {"options": {}}),
+        ({"drop": ("format",)}, {"format": "json"}, {}),
+        ({"drop": ("tools",)}, {"tools": [{}]}, {}),
+        ({"drop": ("temperature", "grammar")}, {"temperature": 1, "grammar": "x"}, {}),
+        ({"drop": ("max_tokens",)}, {"max_tokens": 5, "options": {"max_tokens": 5}}, {"options": {}}),
+        ({"drop": ("reasoning_effort",)}, {"think": True}, {}),
         ({"defaults": {"reasoning_effort": "low"}}, {}, {"think": "low"}),
         ({"force": {"think": False}}, {"think": True}, {"think": False}),
         ({"force": {"temperature": 0.5}}, {"options": 5}, {"options": 5}),
@@ -32,7 +38,7 @@ def test_a_rule_holds_where_ollama_has_what_it_is_about(
     rules: dict[str, Any], body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = {"model": "m", **body}
-    assert apply_rules(RequestRules(**rules), before) == {"model": "m", **expected}
+    assert apply_rules(RequestRules(**rules), before, Dialect.OLLAMA) == {"model": "m", **expected}
     assert before == {"model": "m", **body}, "the client's own body stays as it was"
 
 

@@ -16,6 +16,7 @@ from router.catalog import AliasSpec, RequestRules
 from router.gguf_header import GgufHeader, read_gguf_header
 from router.lifecycle import WorkerState
 from router.ollama_shapes import details
+from router.services import SERVICES
 from router.settings import RouterSettings
 from tests.fakes.supervisor import make_resident, make_view
 from tests.support.gguf_bytes import F32, LLAMA, STRING, U32, gguf_bytes
@@ -64,6 +65,23 @@ async def test_tags_lists_models_and_aliases_that_run_here_under_names_with_a_ta
         }
         assert away["details"]["family"] == ""
         assert side.supervisor.granted == []
+
+
+async def test_entries_of_tags_are_made_again_only_when_the_model_or_its_file_has_changed(tmp_path: Path) -> None:
+    async def tags(side: HttpSide) -> list[Any]:
+        return (await (await side.client.get("/api/tags")).json())["models"]  # type: ignore[no-any-return]
+
+    async with http_side(make_catalog(make_spec("smol"), make_spec("away"))) as side:
+        services = side.client.server.app[SERVICES]  # type: ignore[attr-defined]
+        first = await tags(side)
+        kept = dict(services.kept_tags)
+        assert await tags(side) == first
+        assert all(services.kept_tags[name] is entry for name, entry in kept.items())
+        side.supervisor.headers["smol"] = known = header(tmp_path / "a.gguf")
+        smol, away = await tags(side)
+        assert (smol["size"], away) == (known.size_bytes, first[1])
+        side.supervisor.catalog = make_catalog(make_spec("smol", aliases={"small": AliasSpec("small")}))
+        assert [one["name"] for one in await tags(side)] == ["smol:latest", "small:latest"]
 
 
 async def test_show_tells_what_the_file_says_and_the_context_that_requests_have(tmp_path: Path) -> None:

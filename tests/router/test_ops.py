@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.app import all_routes
 from router.events import ExitReason, WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
@@ -205,6 +207,9 @@ async def test_start_page_names_the_routes_and_no_model() -> None:
         text = await (await side.client.get("/")).text()
         assert "POST  /v1/chat/completions" in text
         assert "GET   /v1/models/{id}" in text
-        assert "/v1/reranking" not in text, "other forms of a route are left out"
+        assert "\nPOST  /v1/reranking" not in text, "other forms of a route are told in short"
+        shown = {re.sub(r":[^}]*\}", "}", route.path.replace("{rest:.*}", "…")) for route in all_routes()}
+        shown = {path.replace("{digest}", "…") for path in shown}
+        assert shown <= set(re.findall(r"/[^\s,]*", text)), "it lists all of them, as answers to wrong addresses say"
         assert "GET   /props" in text
         assert "smol" not in text

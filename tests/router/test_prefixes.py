@@ -73,6 +73,19 @@ def test_a_line_that_is_another_one_each_time_changes_no_beginning(as_text: bool
         return chat(LONG, "a", system=f"{header}\nBe brief." if as_text else blocks)
 
     assert common(agent("aaa"), agent("bbb")) == len(prefix_hashes(agent("aaa"))) > 0
+    kept = [prefix_hashes(agent(nonce), drops_billing_header=False) for nonce in ("aaa", "bbb")]
+    assert not set(kept[0]) & set(kept[1]), "a model that keeps the line has another prompt each time"
+
+
+def test_what_follows_that_line_counts_as_much_as_without_it() -> None:
+    def agent(system: Any) -> dict[str, Any]:
+        return chat("", "a") | {"system": system}
+
+    header = "x-anthropic-billing-header: cch=1;"
+    assert common(agent(f"{header}\n\n{LONG}"), agent(LONG)) == 3
+    assert common(agent(f"{header}\n{LONG}1"), agent(f"{header}\n{LONG}2")) == 0
+    blocks = [{"type": "text", "text": text} for text in (header, f"{header}\n{LONG}")]
+    assert common(agent(blocks), agent(blocks[1:])) == 3
 
 
 def test_marks_that_move_as_a_conversation_grows_change_no_beginning() -> None:

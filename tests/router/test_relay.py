@@ -93,13 +93,11 @@ async def test_worker_gets_only_headers_that_the_router_sets() -> None:
             Header.PRIORITY,
             Header.CREATED,
             Header.SEED,
-            Header.DIALECT,
             Header.CACHE_SALT,
         }
         assert headers[Header.REQUEST_ID] == reply.headers["X-Request-Id"]
         assert headers[Header.KEY_ID] == "env-1"
         assert headers[Header.PRIORITY] == "-3"
-        assert headers[Header.DIALECT] == "openai"
         assert int(headers[Header.SEED]) != 1
         assert headers[Header.CACHE_SALT].isalnum()
         assert side.supervisor.granted == [("smol", -3, "env-1")]

@@ -17,10 +17,13 @@ import psutil
 import pytest
 import uvloop
 
+from router.catalog import ModelSpec
 from router.fetch.protocol import FetchJob
-from router.gguf_header import read_gguf_header
+from router.gguf_header import GgufError, read_gguf_header
+from router.model_headers import ModelHeaders
 from router.references import PathReference, parse_reference
 from router.sources import FetchProgress, ModelStore, SourceError
+from router.worker_files import Delivery
 from tests.fakes.hub import FakeHub, Repo, fake_hub
 from tests.fakes.package_index import fake_index
 from tests.support.gguf_bytes import gguf_bytes
@@ -172,6 +175,19 @@ async def test_offline_mode_refuses_what_is_not_here(hub: FakeHub, index: Path, 
         await store.fetch(parse_reference(text), tmp_path, lambda progress: None)
     assert caught.value.is_permanent
     assert hub.seen == []
+
+
+@pytest.mark.parametrize(("is_offline", "lines"), [(True, []), (False, ["far: fetching hf:o/r/m.gguf"])])
+async def test_offline_mode_does_not_claim_to_fetch(
+    hub: FakeHub, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_offline: bool, lines: list[str]
+) -> None:
+    caplog.set_level("INFO", "router.worker_files")
+    store = ModelStore(tmp_path / "cache", offline=is_offline)
+    spec = ModelSpec("far", str(HUB_FILE), tmp_path)
+    with contextlib.suppress(SourceError, GgufError):
+        await Delivery(spec, store, ModelHeaders(store), lambda: None).bring()
+    assert [line for line in caplog.messages if "fetching" in line] == lines
+    assert bool(hub.seen) is not is_offline
 
 
 async def test_offline_mode_uses_what_is_here(hub: FakeHub, store: ModelStore, tmp_path: Path) -> None:

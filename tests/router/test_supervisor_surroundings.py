@@ -95,7 +95,7 @@ async def test_a_fetch_that_can_never_succeed_is_not_tried_again_by_itself(world
     store = ScriptedStore(world.path / "a.gguf")
     store.outcome.set_exception(SourceError("no such package", is_permanent=True))
     supervisor = await world.serve(model, store=store)
-    with pytest.raises(ModelUnavailable, match=r"no such package\. That has to be put right first"):
+    with pytest.raises(ModelUnavailable, match=r"no such package\. Put it right, then POST"):
         await supervisor.lease(model).__aenter__()
     assert supervisor.snapshot().models["a"].state is WorkerState.FAILED
 

@@ -69,6 +69,9 @@ class ScriptedStore:
     def locate(self, reference: Reference, base_dir: Path) -> Path | None:
         return self.path if self.is_here else None
 
+    def may_download(self, reference: Reference) -> bool:
+        return True
+
     async def fetch(self, reference: Reference, base_dir: Path, on_progress: Callable[[FetchProgress], None]) -> Path:
         self.on_progress = on_progress
         try:

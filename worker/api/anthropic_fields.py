@@ -1,18 +1,17 @@
-"""The request fields of Anthropic's Messages API, and those of its fields that this release does not honour.
+"""The request fields of Anthropic's Messages API.
 
 Owns types and ranges. Must not read the blocks of messages (`anthropic_turns.py` does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, unsupported
+from worker.api.fields import Fields, Whole, refused
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
-from worker.api.refusals import BOTH, HINTS, IsHarmless, among, is_empty, never
+from worker.api.refusals import STRUCTURED, way_out
 from worker.api.sampling_fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
 
 _TEXT_BLOCK = object_of(("type", "text"), type={"const": "text"}, text=TEXT)
@@ -72,7 +71,7 @@ class OutputConfig(Fields):
     @classmethod
     def _refuse_format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None:
-            raise unsupported("is not available in this release")
+            raise refused(f"{STRUCTURED}. {way_out('output_config')}".removesuffix("."))
         return value
 
 
@@ -114,69 +113,3 @@ class MessageFields(PromptFields, SamplingFields):
     def stop_texts(self) -> tuple[str, ...]:
         """All texts at which the answer ends, each once."""
         return tuple(dict.fromkeys((*(self.stop_sequences or ()), *self.stop)))
-
-
-def _has_only_nulls(value: Any) -> bool:
-    return isinstance(value, dict) and all(one is None for one in value.values())
-
-
-def _keeps_all(value: Any) -> bool:
-    """Return whether the edits of a `context_management` leave every conversation as it is."""
-    if not isinstance(value, dict) or value.keys() - {"edits"}:
-        return False
-    edits = value.get("edits") or []
-    return isinstance(edits, list) and all(
-        isinstance(edit, dict) and edit.get("type") == "clear_thinking_20251015" and edit.get("keep") == "all"
-        for edit in edits
-    )
-
-
-MESSAGES: Mapping[str, IsHarmless] = BOTH | {
-    "service_tier": among("auto", "standard_only"),
-    "container": never,
-    "mcp_servers": is_empty,
-    "context_management": _keeps_all,
-    "inference_geo": never,
-    "speed": among("standard"),
-    "diagnostics": _has_only_nulls,
-    "compaction": never,
-    "thread": never,
-    "fallbacks": is_empty,
-    "fallback_credit_token": never,
-    "billing_policy": never,
-    "output_format": never,
-    # what other dialects have for the same, and a client may have mixed up
-    "max_completion_tokens": never,
-    "max_tokens_to_sample": never,
-    "n_predict": among(-1),
-    "prompt": never,
-    "n": among(1),
-    "best_of": among(1),
-    "echo": among(False),
-    "logprobs": among(False),
-    "top_logprobs": among(0),
-    "functions": is_empty,
-    "reasoning_effort": never,
-    "reasoning_format": among("none", "auto"),
-    "return_progress": among(False),
-    "timings_per_token": among(False),
-}
-"""Field -> which values promise nothing, as in `refusals.py`."""
-
-COUNTING: Mapping[str, IsHarmless] = {**MESSAGES, "stream": among(False)}
-"""The same for counting tokens."""
-
-MESSAGE_HINTS: Mapping[str, str] = {
-    **HINTS,
-    "max_completion_tokens": "Use 'max_tokens' instead.",
-    "max_tokens_to_sample": "Use 'max_tokens' instead.",
-    "n_predict": "Use 'max_tokens' instead.",
-    "n_probs": "Use /v1/chat/completions for log-probabilities.",
-    "logprobs": "Use /v1/chat/completions for log-probabilities.",
-    "top_logprobs": "Use /v1/chat/completions for log-probabilities.",
-    "prompt": "Use 'messages' instead.",
-    "n_cmpl": "Send the request several times.",
-    "n": "Send the request several times.",
-    "stop_token_ids": "Use 'stop_sequences' instead.",
-    "reasoning_effort": "Use 'output_config.effort' instead.",
-}

@@ -6,27 +6,28 @@ look in bytes (`anthropic_reply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
-from worker.api.anthropic_fields import COUNTING, MESSAGE_HINTS, MESSAGES, MessageFields, PromptFields
+from worker.api.anthropic_fields import MessageFields, PromptFields
 from worker.api.anthropic_reply import BlockStream, blocks_of, event, message_usage, usage_of
 from worker.api.anthropic_turns import make_turns
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
-from worker.api.refusals import refuse_unsupported
-from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ReadyJob, ServedModel
+from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.refusals import choice_refused, refuse_unsupported, tools_refused
+from worker.api.refused_anthropic import COUNTING, MESSAGES
+from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.text_limits import TextLimits
+from worker.api.thinking import Thinking
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason
-from worker.errors import ContextLengthExceeded, RequestError, UnsupportedParameter
-
-_SWITCH = "enable_thinking"
-"""The variable by which templates are told whether the model shall think."""
+from worker.errors import ContextLengthExceeded, RequestError
 
 
 class PromptTooLong(RequestError):
@@ -43,7 +44,7 @@ class PromptTooLong(RequestError):
 def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     """Return the job that `body` describes. Raises: RequestError that names the field."""
     raw = read_object(body)
-    refuse_unsupported(raw, MESSAGES, MESSAGE_HINTS)
+    refuse_unsupported(raw, MESSAGES)
     fields = read_fields(MessageFields, raw)
     with _overflow_in_their_words():
         requests = make_requests(
@@ -55,15 +56,15 @@ def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             max_tokens=fields.max_tokens,
         )
     shows_thoughts = fields.thinking is None or fields.thinking.display != "omitted"
-    seed = requests[0].sampling.seed
+    seed = fields.told_seed(requests[0].sampling.seed)
     formatter = MessageFormatter(f"msg_{envelope.request_id}", model.name, seed, shows_thoughts=shows_thoughts)
-    return Job(requests, 1, fields.stop_texts, bool(fields.stream), formatter, max_predict_s=fields.max_predict_s)
+    return Job(requests, 1, fields.stop_texts, bool(fields.stream), formatter, limits=TextLimits(fields.max_predict_s))
 
 
 def read_token_count(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
     """Return the number of tokens that `read_messages` would make of the prompt. Raises: RequestError, as it would."""
     raw = read_object(body)
-    refuse_unsupported(raw, COUNTING, MESSAGE_HINTS)
+    refuse_unsupported(raw, COUNTING)
     fields = read_fields(PromptFields, raw)
     with _overflow_in_their_words():
         num_tokens = len(chat_tokens(model, _conversation(model, fields), envelope))
@@ -73,39 +74,24 @@ def read_token_count(model: ServedModel, body: bytes, envelope: Envelope) -> Rea
 def _conversation(model: ServedModel, fields: PromptFields) -> Conversation:
     _refuse_tools(fields)
     turns = make_turns(fields.messages, fields.system, drops_billing_header=model.drops_billing_header)
-    source = model.template_source if fields.chat_template is None else fields.chat_template
     return Conversation(
         turns,
         continues=continues_last(turns),
-        kwargs={**_thinking_kwargs(model, source, fields), **(fields.chat_template_kwargs or {})},
+        kwargs=fields.chat_template_kwargs or {},
+        thinking=_thinking(fields),
         template=fields.chat_template,
     )
 
 
-def _thinking_kwargs(model: ServedModel, source: str, fields: PromptFields) -> Mapping[str, Any]:
-    """Return what the template is told about thinking. Raises: UnsupportedParameter where it would not listen."""
-    kwargs: dict[str, Any] = {}
-    # "adaptive" leaves it to the model, as if nothing were said.
-    if fields.thinking is not None and fields.thinking.type != "adaptive":
-        if _SWITCH in source:
-            kwargs[_SWITCH] = fields.thinking.type == "enabled"
-        elif fields.thinking.type == "enabled":
-            raise UnsupportedParameter(
-                f"'thinking' cannot be enabled: the chat template of model '{model.name}' has no switch for it "
-                f'(`{_SWITCH}`). Leave the field out, or use {{"type": "adaptive"}}.',
-                param="thinking",
-            )
-    effort = None if fields.output_config is None else fields.output_config.effort
-    if effort is not None:
-        if "reasoning_effort" in source:
-            kwargs["reasoning_effort"] = effort
-        elif effort != "high":  # which is what holds without it
-            raise UnsupportedParameter(
-                f"'output_config.effort' has no effect on model '{model.name}': its chat template does not know it. "
-                "Leave the field out.",
-                param="output_config.effort",
-            )
-    return kwargs
+def _thinking(fields: PromptFields) -> Thinking:
+    """Return what is asked for. "adaptive" leaves it to the model, as if nothing were said."""
+    said = None if fields.thinking is None else fields.thinking.type
+    return Thinking(
+        is_on=None if said in (None, "adaptive") else said == "enabled",
+        effort=None if fields.output_config is None else fields.output_config.effort,
+        effort_param="output_config.effort",
+        usual_effort="high",
+    )
 
 
 def _refuse_tools(fields: PromptFields) -> None:
@@ -115,15 +101,9 @@ def _refuse_tools(fields: PromptFields) -> None:
     """
     choice = None if fields.tool_choice is None else fields.tool_choice.type
     if fields.tools and choice != "none":
-        raise UnsupportedParameter(
-            "'tools' are not available in this release. Leave them out or set 'tool_choice' to {\"type\": \"none\"}.",
-            param="tools",
-        )
+        raise tools_refused('\'tool_choice\': {"type": "none"}')
     if choice not in (None, "none", "auto"):
-        raise UnsupportedParameter(
-            '\'tool_choice\' can only be of type "none" or "auto", as tool calls are not available in this release.',
-            param="tool_choice",
-        )
+        raise choice_refused('of type "none" or "auto"')
 
 
 @contextmanager

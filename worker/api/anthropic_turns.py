@@ -1,6 +1,6 @@
 """Anthropic's messages to those of OpenAI's chat, which templates are written for.
 
-Owns what is accepted of content blocks, and the line that is taken out of system prompts. Pure: must not know templates
+Owns what is accepted of content blocks. Pure: must not know templates
 nor replies.
 
     text                  text; several of one message are joined with newlines
@@ -16,12 +16,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from worker.chat.errors import UnsupportedContent
+from worker.chat.errors import TEXT_ONLY, UnsupportedContent
+from worker.contract import without_billing_header
 from worker.errors import RequestError
-
-BILLING_HEADER = "x-anthropic-billing-header:"
-"""Begins a line that some agents put in front of the system prompt, another one each time: with it no prompt would
-begin as the one before, and nothing of it would be found in the cache."""
 
 Turn = dict[str, Any]
 
@@ -54,23 +51,17 @@ def _system_text(system: str | Sequence[Any] | None, *, drops_billing_header: bo
     if system is None:
         return ""
     if isinstance(system, str):
-        return _without_billing_header(system) if drops_billing_header else system
+        return without_billing_header(system) if drops_billing_header else system
     texts = [_text(block, where) for block, where in _blocks(system, "system", "system")]
     if drops_billing_header:
-        texts = [_without_billing_header(text) for text in texts]
+        texts = [without_billing_header(text) for text in texts]
     return "\n".join(text for text in texts if text)
-
-
-def _without_billing_header(text: str) -> str:
-    while text.startswith(BILLING_HEADER):
-        text = text.partition("\n")[2].lstrip("\n")
-    return text
 
 
 def _turns_of(message: Any, where: str) -> list[Turn]:
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or role is None:
-        raise RequestError(f"'{where}' must be an object with a `role` and a `content`.", param=where)
+        raise RequestError(f"'{where}' must be an object with a 'role' and a 'content'.", param=where)
     if not isinstance(role, str) or role not in _BLOCKS:
         raise RequestError(
             f'\'{where}.role\' is {_shown(role)}, but it must be "user", "assistant" or "system".',
@@ -155,14 +146,14 @@ def _blocks(content: Sequence[Any], path: str, role: str) -> Iterator[tuple[Mapp
         where = f"{path}[{index}]"
         kind = block.get("type") if isinstance(block, Mapping) else None
         if not isinstance(block, Mapping) or not isinstance(kind, str):
-            raise RequestError(f"'{where}' must be a content block: an object with a `type`.", param=where)
+            raise RequestError(f"'{where}' must be a content block: an object with a 'type'.", param=where)
         if kind in _BLOCKS[role]:
             yield block, where
         elif any(kind in kinds for kinds in _BLOCKS.values()):
-            allowed = ", ".join(f"`{one}`" for one in _BLOCKS[role])
+            allowed = ", ".join(f"'{one}'" for one in _BLOCKS[role])
             raise RequestError(f"'{where}' is of type {_shown(kind)}; here only {allowed} can stand.", param=where)
         else:
-            raise UnsupportedContent(f"'{where}' is of type {_shown(kind)}: this model takes text only.", param=where)
+            raise UnsupportedContent(f"'{where}' is of type {_shown(kind)}: {TEXT_ONLY}.", param=where)
 
 
 def _text(block: Mapping[str, Any], where: str) -> str:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.prompt import check_text_length, tokens_of_segments
 from worker.api.served import Envelope, ServedModel
+from worker.api.thinking import Thinking, thinking_kwargs
+from worker.chat.messages import ROLES
 from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -20,6 +23,25 @@ if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
 
 MAX_REQUEST_TEMPLATE_CHARS = 64 * 1024
 """To compile so much takes a second or two; the largest templates of models have 40 thousand."""
+
+
+_TEXT_PART = any_of(
+    object_of(("type", "text"), type={"enum": ["text", "input_text", "output_text"]}, text=TEXT),
+    object_of(("type", "refusal"), type={"const": "refusal"}, refusal=TEXT),
+    TEXT,
+)
+_CALLED = object_of(("name",), name=TEXT, arguments=any_of(TEXT, ANY_OBJECT, NULL))
+_CALL = object_of(("function",), id=TEXT, type={"const": "function"}, function=_CALLED)
+_MESSAGE = object_of(
+    ("role",),
+    role={"enum": list(ROLES)},
+    content=any_of(TEXT, list_of(_TEXT_PART), NULL),
+    name=any_of(TEXT, NULL),
+    tool_calls=any_of(list_of(_CALL), NULL),
+    tool_call_id=any_of(TEXT, NULL),
+)
+MESSAGES = list_of(_MESSAGE, minItems=1)
+"""The form of a conversation, for openapi.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +56,8 @@ class Conversation:
     continues: bool = False
     """The answer goes on with the last message, which is the assistant's."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """The template's own variables; they replace those that models.yaml sets."""
-    reasoning_effort: str | None = None
-    effort_param: str = "reasoning_effort"
-    """The field that it came in."""
+    """The template's own variables; they replace those of `thinking` and those that models.yaml sets."""
+    thinking: Thinking = field(default_factory=Thinking)
     template: str | None = None
     """Source of a template that the request brings; None = the model's own."""
     param: str = "messages"
@@ -137,14 +157,6 @@ def _template_of(model: ServedModel) -> ChatTemplate:
 
 
 def _template_kwargs(model: ServedModel, conversation: Conversation) -> dict[str, Any]:
-    kwargs = {**model.template_kwargs, **conversation.kwargs}
-    if conversation.reasoning_effort is not None:
-        source = model.template_source if conversation.template is None else conversation.template
-        if "reasoning_effort" not in source:
-            raise UnsupportedParameter(
-                f"'{conversation.effort_param}' has no effect on model '{model.name}': its chat template does not know "
-                "it. Leave the field out.",
-                param=conversation.effort_param,
-            )
-        kwargs["reasoning_effort"] = conversation.reasoning_effort
-    return kwargs
+    source = model.template_source if conversation.template is None else conversation.template
+    thinking = thinking_kwargs(conversation.thinking, source, model=model.name)
+    return {**model.template_kwargs, **thinking, **conversation.kwargs}

@@ -5,8 +5,8 @@ Plain data, and the protocol of what tells them apart in a model's text. Must no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -49,7 +49,8 @@ class OutputParser(Protocol):
     """Tells apart what a model has written; one for each choice.
 
     Calls come one after another, as a model writes them: arguments belong to the call that began last, and nothing else
-    comes between a call's start and the last of its arguments.
+    comes between a call's start and the last of its arguments. Tokens count with the first piece that comes out when or
+    after they went in.
     """
 
     def push(self, text: str) -> list[Delta]:
@@ -71,21 +72,23 @@ class PlainText:
         return []
 
 
-def join_deltas(deltas: Iterable[Delta]) -> list[Delta]:
-    """Return the same answer in as few pieces as possible."""
-    joined: list[Delta] = []
-    for delta in deltas:
-        last = joined[-1] if joined else None
-        match delta:
-            case TextDelta(text) if isinstance(last, TextDelta):
-                joined[-1] = TextDelta(last.text + text)
-            case ReasoningDelta(text) if isinstance(last, ReasoningDelta):
-                joined[-1] = ReasoningDelta(last.text + text)
-            case CallArguments(index, text) if isinstance(last, CallArguments) and last.index == index:
-                joined[-1] = CallArguments(index, last.text + text)
-            case _:
-                joined.append(delta)
-    return joined
+def goes_on(before: Delta, delta: Delta) -> bool:
+    """Return whether `delta` is more of what `before` was a piece of."""
+    match delta:
+        case CallStart():
+            return False
+        case CallArguments(index):
+            return isinstance(before, CallArguments) and before.index == index
+        case _:
+            return type(before) is type(delta)
+
+
+def join_run(deltas: Sequence[Delta]) -> Delta:
+    """Return as one what are pieces of the same; a call's start is one by itself."""
+    first = deltas[0]
+    if isinstance(first, CallStart):
+        return first
+    return replace(first, text="".join(one.text for one in deltas if not isinstance(one, CallStart)))
 
 
 def text_of(deltas: Iterable[Delta]) -> str:

@@ -17,6 +17,18 @@ from worker.errors import RequestError
 
 Tokens = tuple[int, ...]
 
+MAX_ALL_CHOICES = 256
+"""Prompts times answers to each in one request: each is a sequence of its own in the engine's queue."""
+
+
+def check_num_choices(num_all: int, *, param: str) -> None:
+    """Return if one request may ask for so many answers in all. Raises: RequestError."""
+    if num_all > MAX_ALL_CHOICES:
+        raise RequestError(
+            f"'{param}' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
+            param=param,
+        )
+
 
 def make_requests(
     model: ServedModel,

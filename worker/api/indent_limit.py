@@ -15,8 +15,8 @@ class IndentLimit:
         """Of the line that begins now; None = its first letter was seen."""
         self.is_over = False
 
-    def cut(self, text: str) -> str:
-        """Return what of `text` may be shown: the line that ends the answer only to its first letter."""
+    def take(self, text: str, *, is_last: bool = False) -> str:
+        """Return what of `text` counts: the line that ends the answer only to its first letter."""
         if self.is_over:
             return ""
         for place, letter in enumerate(text):

@@ -19,11 +19,14 @@ class LineLimit:
         self._clock = clock
         self._first_at_s: float | None = None
         self._has_line = False
+        self.is_over = False
 
-    def is_over(self, text: str) -> bool:
-        """Whether the answer is to end, now that tokens have come and `text` of it may be shown."""
-        now_s = self._clock()
-        if self._first_at_s is None:
-            self._first_at_s = now_s
-        self._has_line = self._has_line or "\n" in text
-        return self._has_line and now_s - self._first_at_s > self._max_s
+    def take(self, text: str, *, is_last: bool) -> str:
+        """Return `text`, all of which counts; an answer that ends by itself is not over its time."""
+        if not is_last:
+            now_s = self._clock()
+            if self._first_at_s is None:
+                self._first_at_s = now_s
+            self._has_line = self._has_line or "\n" in text
+            self.is_over = self.is_over or (self._has_line and now_s - self._first_at_s > self._max_s)
+        return text

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import check_num_choices, make_requests
 from worker.api.fields import read_fields, wrong
 from worker.api.llama_fields import LlamaFields
 from worker.api.llama_prompts import ALLOWED, PROMPTS, MixedPrompt, prompt_tokens, read_prompts
 from worker.api.llama_reply import LlamaFormatter
-from worker.api.refusals import LLAMA, refuse_unsupported
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_llama import LLAMA
 from worker.api.served import Envelope, Job, ServedModel
-from worker.errors import RequestError
-
-MAX_ALL_CHOICES = 256
-"""Prompts times `n_cmpl` of one request: each is a sequence of its own in the engine's queue."""
+from worker.api.text_limits import TextLimits
 
 
 class LlamaCompletionFields(LlamaFields):
@@ -45,12 +43,7 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
     raw = read_object(body)
     refuse_unsupported(raw, LLAMA)
     fields = read_fields(LlamaCompletionFields, raw)
-    num_all = len(fields.prompt) * fields.num_choices
-    if num_all > MAX_ALL_CHOICES:
-        raise RequestError(
-            f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
-            param="prompt",
-        )
+    check_num_choices(len(fields.prompt) * fields.num_choices, param="prompt")
     prompts = [
         prompt_tokens(model.vocabulary, prompt, context=model.context, param="prompt") for prompt in fields.prompt
     ]
@@ -71,6 +64,5 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
         fields.stop,
         bool(fields.stream),
         formatter,
-        min_indent=fields.n_indent or 0,
-        max_predict_s=fields.max_predict_s,
+        limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
     )

@@ -16,11 +16,15 @@ from worker.api.fields import Fields, Whole, read_fields, wrong
 from worker.api.llama_prompts import ALLOWED, PROMPTS, MixedPrompt, mixed_tokens, read_prompts
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_chars, check_tokens
-from worker.api.refusals import LLAMA_EMBEDDING, refuse_unsupported
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_llama import LLAMA_EMBEDDING
 from worker.api.served import Envelope, ServedModel
 from worker.api.usage import Totals
 from worker.api.vectors import Vector, normalized
 from worker.errors import RequestError
+
+EUCLIDEAN = 2
+"""What `embd_normalize` is unless it is said."""
 
 Texts = Annotated[tuple[MixedPrompt, ...] | None, WithJsonSchema(PROMPTS)]
 
@@ -30,7 +34,7 @@ class LlamaEmbeddingFields(Fields):
 
     content: Texts = Field(None, description=ALLOWED)
     input: Texts = Field(None, description=ALLOWED)
-    embd_normalize: Whole = Field(2, ge=-1, le=2**31, description="an integer of at least -1")
+    embd_normalize: Whole | None = Field(None, ge=-1, le=2**31, description="an integer of at least -1")
 
     @field_validator("content", mode="before")
     @classmethod
@@ -73,10 +77,10 @@ def read_llama_embedding(model: ServedModel, body: bytes, envelope: Envelope) ->
         _tokens(model, one, param, f"{param}[{index}]" if len(texts) > 1 else param) for index, one in enumerate(texts)
     ]
 
+    norm = EUCLIDEAN if fields.embd_normalize is None else fields.embd_normalize
+
     def whole(rows: Sequence[Vector], totals: Totals) -> bytes:
-        shown = [
-            {"index": index, "embedding": [normalized(row, fields.embd_normalize)]} for index, row in enumerate(rows)
-        ]
+        shown = [{"index": index, "embedding": [normalized(row, norm)]} for index, row in enumerate(rows)]
         return orjson.dumps(shown, option=orjson.OPT_SERIALIZE_NUMPY)
 
     return PooledJob(tuple(tokens), param, whole)

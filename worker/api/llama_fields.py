@@ -20,7 +20,7 @@ MAX_CHOICES = 16
 MAX_RESPONSE_FIELDS = 256
 
 _PARAMS = (
-    *("seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
+    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
     *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
     *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "ignore_eos", "min_keep"),
@@ -83,6 +83,7 @@ def generation_settings(request: GenerationRequest, fields: LlamaFields) -> dict
     breakers = DEFAULT_BREAKERS if fields.dry_sequence_breakers is None else fields.dry_sequence_breakers
     biases = [{"bias": bias if math.isfinite(bias) else False, "token": token} for token, bias in sampling.logit_bias]
     return {name: getattr(sampling, name) for name in _PARAMS} | {
+        "seed": fields.told_seed(sampling.seed),
         "dry_sequence_breakers": list(breakers),
         "stop": list(fields.stop),
         "max_tokens": num_predict,

@@ -13,8 +13,10 @@ from worker.api.fields import Fields, read_fields
 from worker.api.fim_prompt import ExtraFile, Gap, fim_prompt
 from worker.api.llama_fields import LlamaFields
 from worker.api.llama_reply import LlamaFormatter
-from worker.api.refusals import LLAMA, refuse_unsupported
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_llama import LLAMA
 from worker.api.served import Envelope, Job, ServedModel
+from worker.api.text_limits import TextLimits
 
 MAX_EXTRAS = 256
 
@@ -27,13 +29,13 @@ class ExtraFields(Fields):
 
 
 class LlamaInfillFields(LlamaFields):
-    """The body of a request to `/infill`."""
+    """The body of a request to `/infill`. None = not said."""
 
     input_prefix: str = Field(description="a string")
     input_suffix: str = Field(description="a string")
-    prompt: str = Field("", description="a string")
-    input_extra: list[ExtraFields] = Field(
-        [], max_length=MAX_EXTRAS, description=f'a list of up to {MAX_EXTRAS} objects such as {{"filename", "text"}}'
+    prompt: str | None = Field(None, description="a string")
+    input_extra: list[ExtraFields] | None = Field(
+        None, max_length=MAX_EXTRAS, description=f'a list of up to {MAX_EXTRAS} objects such as {{"filename", "text"}}'
     )
 
 
@@ -45,8 +47,8 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     gap = Gap(
         fields.input_prefix,
         fields.input_suffix,
-        [ExtraFile(one.filename, one.text) for one in fields.input_extra],
-        start=fields.prompt,
+        [ExtraFile(one.filename, one.text) for one in fields.input_extra or ()],
+        start=fields.prompt or "",
         prefix_param="input_prefix",
         suffix_param="input_suffix",
     )
@@ -68,6 +70,5 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
-        min_indent=fields.n_indent or 0,
-        max_predict_s=fields.max_predict_s,
+        limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
     )

@@ -12,7 +12,7 @@ from worker.api.json_schemas import TEXT, Schema, any_of, list_of, object_of
 from worker.api.ports import Vocabulary
 from worker.api.prompt import check_text_length, check_token, with_one_bos
 from worker.api.refusals import show
-from worker.chat.errors import UnsupportedContent
+from worker.chat.errors import TEXT_ONLY, UnsupportedContent
 from worker.errors import RequestError
 
 MixedPrompt = tuple[str | int, ...]
@@ -43,8 +43,7 @@ def _one_prompt(value: Any, param: str, place: str = "") -> MixedPrompt:
         case {"prompt_string": str(text)}:
             if value.get("multimodal_data"):
                 raise UnsupportedContent(
-                    f"'{param}' has images or sound in 'multimodal_data', which is not available in this release. "
-                    "Send text alone.",
+                    f"'{param}' has something in 'multimodal_data': {TEXT_ONLY}.",
                     param=f"{param}.multimodal_data",
                 )
             return (text,)

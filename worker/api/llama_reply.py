@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 
 from worker.api.deltas import text_of
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.llama_fields import LlamaFields, generation_settings
 from worker.api.logprobs import LEAST, PlacedPick
 from worker.api.prompt import text_of_tokens
-from worker.api.served import Answer, Ending, Formatter, Piece, ServedModel
+from worker.api.served import ServedModel
 from worker.api.usage import ChoiceTotals, Totals, add_up, prompt_progress
 from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
 
@@ -33,8 +34,14 @@ class LlamaFormatter(Formatter):
     requests: Sequence[GenerationRequest]
     is_truncated: bool = False
     """Whether something that belongs to the prompt was left out."""
+    _prompts: Sequence[str] = field(init=False)
+    """Texts of the prompts, made where requests are read: replies are written on the event loop."""
     _num_tokens: Counter[int] = field(default_factory=Counter)
     _with_new_line: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        first_ones = self.requests[:: self.fields.num_choices]
+        self._prompts = [text_of_tokens(self.model.vocabulary, one.prompt) for one in first_ones]
 
     def progress(self, choice: int, progress: PrefillProgress) -> bytes:
         """Return the event that tells how far the prompt is."""
@@ -96,7 +103,7 @@ class LlamaFormatter(Formatter):
             "tokens_predicted": ending.num_tokens,
             "tokens_evaluated": len(request.prompt),
             "generation_settings": generation_settings(request, self.fields),
-            "prompt": text_of_tokens(self.model.vocabulary, request.prompt),
+            "prompt": self._prompts[choice // self.fields.num_choices],
             "has_new_line": has_new_line,
             "truncated": self.is_truncated,
             "stop_type": _stop_type(ending),

@@ -17,11 +17,18 @@ from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
 from worker.api.engine_requests import make_requests
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.logprobs import chat_logprobs
-from worker.api.ollama_fields import NDJSON, OllamaGenerationFields, read_ollama_fields, refuse_images
+from worker.api.ollama_fields import (
+    NDJSON,
+    OllamaGenerationFields,
+    options_named_as_written,
+    read_ollama_fields,
+    refuse_images,
+)
 from worker.api.ollama_reply import OllamaFormatter, OllamaHead, as_message
-from worker.api.ollama_think import thinking_kwargs
-from worker.api.refusals import OLLAMA_CHAT, OLLAMA_HINTS, refuse_unsupported, show
+from worker.api.refusals import refuse_unsupported, show
+from worker.api.refused_ollama import OLLAMA_CHAT
 from worker.api.served import Envelope, Job, ServedModel
+from worker.api.text_limits import TextLimits
 from worker.errors import RequestError
 
 _CALL = object_of(("function",), function=object_of(("name",), name=TEXT, arguments=any_of(ANY_OBJECT, NULL)))
@@ -46,27 +53,26 @@ class OllamaChatFields(OllamaGenerationFields):
 def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     """Return the job that `body` describes. Raises: RequestError that names the field."""
     raw = read_object(body)
-    refuse_unsupported(raw, OLLAMA_CHAT, OLLAMA_HINTS)
+    refuse_unsupported(raw, OLLAMA_CHAT)
     fields = read_ollama_fields(OllamaChatFields, raw)
     messages = [_message(one, f"messages[{index}]") for index, one in enumerate(fields.messages)]
-    kwargs, effort = thinking_kwargs(model, fields.think)
     conversation = Conversation(
         messages,
         continues=continues_last(messages),
-        kwargs={**kwargs, **(fields.chat_template_kwargs or {})},
-        reasoning_effort=effort,
-        effort_param="think",
+        kwargs=fields.chat_template_kwargs or {},
+        thinking=fields.thinking,
     )
     prompt = chat_tokens(model, conversation, envelope)
-    requests = make_requests(
-        model,
-        envelope,
-        fields.chosen,
-        [prompt],
-        param="messages",
-        max_tokens=fields.max_tokens(len(prompt), model.context),
-        num_logprobs=fields.num_logprobs,
-    )
+    with options_named_as_written():
+        requests = make_requests(
+            model,
+            envelope,
+            fields.chosen,
+            [prompt],
+            param="messages",
+            max_tokens=fields.max_tokens(len(prompt), model.context),
+            num_logprobs=fields.num_logprobs,
+        )
     shape = None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = OllamaFormatter(
         OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms), as_message, logprobs=shape
@@ -79,7 +85,7 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
         fields.is_stream,
         formatter,
         stream_type=NDJSON,
-        max_predict_s=options.max_predict_s,
+        limits=TextLimits(options.max_predict_s),
     )
 
 

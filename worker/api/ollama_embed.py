@@ -18,6 +18,8 @@ from worker.api.ollama_fields import OllamaFields, read_ollama_fields
 from worker.api.ollama_reply import OllamaHead, durations
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_tokens
 from worker.api.prompt import MAX_TOKEN_CHARS
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_ollama import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from worker.api.served import Envelope, ReadyJob, ServedModel
 from worker.api.usage import Totals
 from worker.api.vectors import Vector, unit_vector
@@ -50,7 +52,9 @@ def read_ollama_embed(model: ServedModel, body: bytes, envelope: Envelope) -> Po
     """Return the job that `body` describes. Raises: RequestError that names the field, and the text where it is one."""
     check_can_embed(model)
     refuse_adapters(envelope.loras)
-    fields = read_ollama_fields(OllamaEmbedFields, read_object(body))
+    raw = read_object(body)
+    refuse_unsupported(raw, OLLAMA_EMBED)
+    fields = read_ollama_fields(OllamaEmbedFields, raw)
     dimensions = fields.dimensions or None
     size = model.engine.facts.embedding_size
     if dimensions is not None and dimensions > size:
@@ -75,7 +79,9 @@ def read_ollama_embeddings(model: ServedModel, body: bytes, envelope: Envelope) 
     """Return the job that `body` describes. Raises: RequestError that names the field."""
     check_can_embed(model)
     refuse_adapters(envelope.loras)
-    fields = read_ollama_fields(OllamaEmbeddingsFields, read_object(body))
+    raw = read_object(body)
+    refuse_unsupported(raw, OLLAMA_EMBEDDINGS)
+    fields = read_ollama_fields(OllamaEmbeddingsFields, raw)
     if not fields.prompt:
         return ReadyJob(orjson.dumps({"embedding": []}))
 

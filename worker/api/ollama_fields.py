@@ -8,7 +8,8 @@ Ollama's options are the fields of sampling under the same names, in an object o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
@@ -16,9 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from worker.api.fields import Fields, Whole, read_fields
 from worker.api.logprobs import MAX_TOP
-from worker.api.refusals import BOTH, HINTS, OLLAMA_HINTS, OLLAMA_OPTIONS, refuse_unsupported
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_ollama import ALL_OPTIONS
 from worker.api.sampling_fields import SamplingFields
-from worker.chat.errors import UnsupportedContent
+from worker.api.thinking import Thinking
+from worker.chat.errors import TEXT_ONLY, UnsupportedContent
 from worker.errors import RequestError, UnsupportedParameter
 
 F = TypeVar("F", bound="OllamaFields")
@@ -87,6 +90,13 @@ class OllamaGenerationFields(OllamaFields):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
 
     @property
+    def thinking(self) -> Thinking:
+        """What `think` asks for; a word says how hard as well."""
+        if isinstance(self.think, str):
+            return Thinking(is_on=True, switch_param="think", effort=self.think, effort_param="think")
+        return Thinking(is_on=self.think, switch_param="think")
+
+    @property
     def is_stream(self) -> bool:
         """Whether the answer comes piece by piece, which is the default."""
         return self.stream is not False
@@ -144,13 +154,29 @@ def read_ollama_fields(cls: type[F], body: Mapping[str, Any]) -> F:
     options = body.get("options")
     if isinstance(options, dict):
         try:
-            refuse_unsupported(options, {**BOTH, **OLLAMA_OPTIONS}, {**HINTS, **OLLAMA_HINTS})
+            refuse_unsupported(options, ALL_OPTIONS)
         except UnsupportedParameter as error:
-            raise UnsupportedParameter(f"In 'options': {error.message}", param=f"options.{error.param}") from None
+            raise _in_options(error) from None
     return read_fields(cls, body)
+
+
+@contextmanager
+def options_named_as_written() -> Iterator[None]:
+    """Errors about fields of sampling name them as fields of `options`, where Ollama's clients write them."""
+    try:
+        yield
+    except RequestError as error:
+        if error.param in OllamaOptions.model_fields:
+            raise _in_options(error) from None
+        raise
+
+
+def _in_options(error: RequestError) -> RequestError:
+    kind = UnsupportedParameter if isinstance(error, UnsupportedParameter) else RequestError
+    return kind(f"In 'options': {error.message}", param=f"options.{error.param}")
 
 
 def refuse_images(fields: Mapping[str, Any], param: str) -> None:
     """Return if the object has no images. Raises: UnsupportedContent."""
     if fields.get("images"):
-        raise UnsupportedContent(f"'{param}' is not empty, but this model takes text only.", param=param)
+        raise UnsupportedContent(f"'{param}' is not empty: {TEXT_ONLY}.", param=param)

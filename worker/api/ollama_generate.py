@@ -17,12 +17,19 @@ from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole
 from worker.api.fim_prompt import Gap, fim_prompt
 from worker.api.logprobs import chat_logprobs
-from worker.api.ollama_fields import NDJSON, OllamaGenerationFields, read_ollama_fields, refuse_images
+from worker.api.ollama_fields import (
+    NDJSON,
+    OllamaGenerationFields,
+    options_named_as_written,
+    read_ollama_fields,
+    refuse_images,
+)
 from worker.api.ollama_reply import OllamaFormatter, OllamaHead, as_response
-from worker.api.ollama_think import thinking_kwargs
 from worker.api.prompt import check_text_length, tokens_of_raw_prompt
-from worker.api.refusals import OLLAMA_GENERATE, OLLAMA_HINTS, refuse_unsupported
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_ollama import OLLAMA_GENERATE
 from worker.api.served import Envelope, Job, ServedModel
+from worker.api.text_limits import TextLimits
 from worker.errors import NoChatTemplate, RequestError
 
 Tokens = tuple[int, ...]
@@ -41,20 +48,21 @@ class OllamaGenerateFields(OllamaGenerationFields):
 def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     """Return the job that `body` describes. Raises: RequestError that names the field."""
     raw = read_object(body)
-    refuse_unsupported(raw, OLLAMA_GENERATE, OLLAMA_HINTS)
+    refuse_unsupported(raw, OLLAMA_GENERATE)
     fields = read_ollama_fields(OllamaGenerateFields, raw)
     refuse_images(raw, "images")
     prompt = _prompt(model, fields, envelope)
     options = fields.chosen
-    requests = make_requests(
-        model,
-        envelope,
-        options,
-        [prompt],
-        param="prompt",
-        max_tokens=fields.max_tokens(len(prompt), model.context),
-        num_logprobs=fields.num_logprobs,
-    )
+    with options_named_as_written():
+        requests = make_requests(
+            model,
+            envelope,
+            options,
+            [prompt],
+            param="prompt",
+            max_tokens=fields.max_tokens(len(prompt), model.context),
+            num_logprobs=fields.num_logprobs,
+        )
     formatter = OllamaFormatter(
         OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms),
         as_response,
@@ -68,7 +76,7 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
         fields.is_stream,
         formatter,
         stream_type=NDJSON,
-        max_predict_s=options.max_predict_s,
+        limits=TextLimits(options.max_predict_s),
     )
 
 
@@ -93,14 +101,12 @@ def _prompt(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope
 
 def _turn(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope) -> Tokens:
     """Return the tokens of a conversation of one turn."""
-    kwargs, effort = thinking_kwargs(model, fields.think)
     messages: list[dict[str, Any]] = [{"role": "system", "content": fields.system}] if fields.system else []
     messages.append({"role": "user", "content": fields.prompt or ""})
     conversation = Conversation(
         messages,
-        kwargs={**kwargs, **(fields.chat_template_kwargs or {})},
-        reasoning_effort=effort,
-        effort_param="think",
+        kwargs=fields.chat_template_kwargs or {},
+        thinking=fields.thinking,
         param="prompt",
     )
     return chat_tokens(model, conversation, envelope)

@@ -14,8 +14,8 @@ from typing import Any, assert_never
 import orjson
 
 from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import Shape
-from worker.api.served import Answer, Ending, Formatter, Piece
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason
 from worker.errors import GenerationFailed
@@ -108,7 +108,7 @@ class OllamaFormatter(Formatter):
         assert totals is not None, "there is one choice alone"
         if self._context is not None:
             self._context += ending.tokens
-        calls = self._calls.take()
+        calls = self._calls.end(ending.finish)
         before = self._line({"done": False}, Said(calls=calls)) if calls else b""
         picks = {"logprobs": self._logprobs(ending.picks)["content"]} if self._logprobs and ending.picks else {}
         return before + self._line(picks | self._end(ending, totals), Said())
@@ -123,7 +123,7 @@ class OllamaFormatter(Formatter):
         if self._context is not None:
             self._context += answer.ending.tokens
         said = self._said(answer.deltas)
-        said = Said(said.text, said.thinking, [*said.calls, *self._calls.take()])
+        said = Said(said.text, said.thinking, [*said.calls, *self._calls.end(answer.ending.finish)])
         picks = {} if self._logprobs is None else {"logprobs": self._logprobs(answer.ending.picks)["content"]}
         return self._line(picks | self._end(answer.ending, totals), said).removesuffix(b"\n")
 
@@ -133,8 +133,10 @@ class OllamaFormatter(Formatter):
         for delta in deltas:
             match delta:
                 case TextDelta(more):
+                    calls += self._calls.take()
                     text += more
                 case ReasoningDelta(more):
+                    calls += self._calls.take()
                     thinking += more
                 case CallStart() | CallArguments():
                     calls += self._calls.push(delta)
@@ -152,7 +154,10 @@ class OllamaFormatter(Formatter):
 
 
 class CallGatherer:
-    """Puts calls of tools together, which models write piece by piece and Ollama tells at once."""
+    """Puts calls of tools together, which models write piece by piece and Ollama tells at once.
+
+    A call is complete when anything else begins: nothing comes between its start and the last of its arguments.
+    """
 
     def __init__(self) -> None:
         self._start: CallStart | None = None
@@ -177,8 +182,22 @@ class CallGatherer:
         self._start, self._arguments = None, ""
         if start is None:
             return []
-        function = {"index": start.index, "name": start.name, "arguments": _object(start.name, arguments)}
-        return [{"id": start.id, "function": function}]
+        value = _object(arguments or "{}")
+        if value is None:
+            raise GenerationFailed(
+                f"The model called the tool '{start.name[:100]}' with arguments that are not a JSON object. "
+                "Please try again."
+            )
+        return [{"id": start.id, "function": {"index": start.index, "name": start.name, "arguments": value}}]
+
+    def end(self, finish: FinishReason) -> list[dict[str, Any]]:
+        """Return the last call if there is one. One that the length has cut off is none that could be made.
+
+        Raises: GenerationFailed when it is broken although the model has ended it.
+        """
+        if finish is FinishReason.LENGTH and _object(self._arguments) is None:
+            self._start, self._arguments = None, ""
+        return self.take()
 
 
 def durations(totals: Totals, load_ms: int) -> dict[str, int]:
@@ -195,13 +214,10 @@ def durations(totals: Totals, load_ms: int) -> dict[str, int]:
     }
 
 
-def _object(name: str, arguments: str) -> dict[str, Any]:
+def _object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in `text`; None = there is none."""
     try:
-        value = orjson.loads(arguments or "{}")
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise GenerationFailed(
-            f"The model called the tool '{name[:100]}' with arguments that are not a JSON object. Please try again."
-        )
-    return value
+        return None
+    return value if isinstance(value, dict) else None

@@ -13,19 +13,22 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
+from worker.api.chat_prompt import MESSAGES, Conversation, chat_tokens, continues_last
 from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields
-from worker.api.json_schemas import MESSAGES
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import MAX_TOP, Shape, chat_logprobs
 from worker.api.openai_fields import GenerationFields
-from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
-from worker.api.refusals import CHAT, refuse_unsupported
-from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ReadyJob, ServedModel, fingerprint
+from worker.api.openai_reply import ChunkStream, Head, fingerprint, finish_reason, whole_reply
+from worker.api.refusals import choice_refused, refuse_unsupported, tools_refused
+from worker.api.refused_openai import CHAT
+from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.text_limits import TextLimits
+from worker.api.thinking import Thinking
 from worker.api.usage import Totals
 from worker.engine.request import PrefillProgress
-from worker.errors import RequestError, UnsupportedParameter
+from worker.errors import RequestError
 
 
 class ChatFields(GenerationFields):
@@ -66,7 +69,7 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         envelope.created,
         model.name,
         fingerprint(model.engine.facts),
-        fields.seed_of(envelope.seed),
+        fields.told_seed(requests[0].sampling.seed),
     )
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ChatFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
@@ -76,7 +79,7 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
-        max_predict_s=fields.max_predict_s,
+        limits=TextLimits(fields.max_predict_s),
     )
 
 
@@ -100,7 +103,7 @@ def _conversation(fields: ChatFields) -> Conversation:
             add_generation_prompt=fields.add_generation_prompt,
         ),
         kwargs=fields.chat_template_kwargs or {},
-        reasoning_effort=fields.reasoning_effort,
+        thinking=Thinking(effort=fields.reasoning_effort),
         template=fields.chat_template,
     )
 
@@ -125,15 +128,9 @@ def _refuse_tools(fields: ChatFields) -> None:
     """
     choice = fields.tool_choice
     if fields.tools and choice != "none":
-        raise UnsupportedParameter(
-            "'tools' are not available in this release. Leave them out or set 'tool_choice' to \"none\".",
-            param="tools",
-        )
+        raise tools_refused("'tool_choice': \"none\"")
     if choice not in (None, "none", "auto"):
-        raise UnsupportedParameter(
-            '\'tool_choice\' can only be "none" or "auto", as tool calls are not available in this release.',
-            param="tool_choice",
-        )
+        raise choice_refused('"none" or "auto"')
 
 
 class ChatFormatter(Formatter):

@@ -15,31 +15,29 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
 from worker.api.deltas import text_of
-from worker.api.engine_requests import make_requests
-from worker.api.fields import Whole, read_fields, wrong
+from worker.api.engine_requests import MAX_ALL_CHOICES, check_num_choices, make_requests
+from worker.api.fields import Whole, read_fields
 from worker.api.fim_prompt import Gap, fim_prompt
-from worker.api.json_schemas import texts_or_tokens
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import MAX_TOP, Shape, completion_logprobs
 from worker.api.openai_fields import MAX_CHOICES, GenerationFields
-from worker.api.openai_reply import ChunkStream, Head, finish_reason, whole_reply
+from worker.api.openai_reply import ChunkStream, Head, fingerprint, finish_reason, whole_reply
 from worker.api.prompt import check_text_length, check_token, text_of_tokens, tokens_of_raw_prompt
-from worker.api.refusals import COMPLETIONS, refuse_unsupported, show
-from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ServedModel, fingerprint
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_openai import COMPLETIONS
+from worker.api.served import Envelope, Job, ServedModel
+from worker.api.text_limits import TextLimits
+from worker.api.texts_or_tokens import ALLOWED, TextOrTokens, read_texts_or_tokens, texts_or_tokens_schema
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason, PrefillProgress
 from worker.errors import RequestError, UnsupportedParameter
-
-MAX_ALL_CHOICES = 256
-"""Prompts times `n` of one request: each is a sequence of its own in the engine's queue."""
-
-Prompt = str | tuple[int, ...]
 
 
 class CompletionFields(GenerationFields):
     """The body of a completion request."""
 
-    prompt: Annotated[tuple[Prompt, ...], WithJsonSchema(texts_or_tokens(maxItems=MAX_ALL_CHOICES))] = Field(
-        description="text, a list of texts, a list of token ids, or a list of such lists"
+    prompt: Annotated[tuple[TextOrTokens, ...], WithJsonSchema(texts_or_tokens_schema(at_most=MAX_ALL_CHOICES))] = (
+        Field(description=ALLOWED)
     )
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP, description=f"an integer from 0 to {MAX_TOP}")
     suffix: str | None = Field(None, description="a string")
@@ -54,29 +52,8 @@ class CompletionFields(GenerationFields):
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _read_prompt(cls, value: Any) -> tuple[Prompt, ...]:
-        if isinstance(value, str):
-            return (value,)
-        if not isinstance(value, list) or not value:
-            raise wrong(
-                f"is {show(value)}, but it must be a string, a list of strings, "
-                "a list of token ids or a list of such lists"
-            )
-        if all(_is_token(one) for one in value):
-            return (tuple(value),)
-        return tuple(_one_prompt(index, one) for index, one in enumerate(value))
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _one_prompt(index: int, value: Any) -> Prompt:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(_is_token(one) for one in value):
-        return tuple(value)
-    raise wrong(f"has {show(value)} at index {index}, but it must be a string or a list of token ids")
+    def _read_prompt(cls, value: Any) -> tuple[TextOrTokens, ...]:
+        return read_texts_or_tokens(value, at_most=MAX_ALL_CHOICES)
 
 
 def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
@@ -88,12 +65,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
     _check_combinations(fields)
-    num_all = len(fields.prompt) * fields.num_choices
-    if num_all > MAX_ALL_CHOICES:
-        raise RequestError(
-            f"'prompt' asks for {num_all} answers in all, but at most {MAX_ALL_CHOICES} are allowed in one request.",
-            param="prompt",
-        )
+    check_num_choices(len(fields.prompt) * fields.num_choices, param="prompt")
     requests = make_requests(
         model,
         envelope,
@@ -109,7 +81,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         envelope.created,
         model.name,
         fingerprint(model.engine.facts),
-        fields.seed_of(envelope.seed),
+        fields.told_seed(requests[0].sampling.seed),
     )
     shape = None if fields.logprobs is None else partial(completion_logprobs, model.vocabulary)
     echoed = [_text(model, prompt) for prompt in fields.prompt] if fields.echo else []
@@ -121,7 +93,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
-        max_predict_s=fields.max_predict_s,
+        limits=TextLimits(fields.max_predict_s),
     )
 
 
@@ -146,14 +118,14 @@ def _check_combinations(fields: CompletionFields) -> None:
         )
 
 
-def _text(model: ServedModel, prompt: Prompt) -> str:
+def _text(model: ServedModel, prompt: TextOrTokens) -> str:
     """Return the prompt as it is echoed."""
     if isinstance(prompt, str):
         return prompt
     return text_of_tokens(model.vocabulary, prompt)
 
 
-def _tokens(model: ServedModel, prompt: Prompt, fields: CompletionFields) -> tuple[int, ...]:
+def _tokens(model: ServedModel, prompt: TextOrTokens, fields: CompletionFields) -> tuple[int, ...]:
     vocabulary = model.vocabulary
     if fields.suffix:
         if not isinstance(prompt, str):

@@ -12,27 +12,30 @@ import orjson
 from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
-from worker.api.fields import Fields, Whole, read_fields, wrong
-from worker.api.json_schemas import texts_or_tokens
+from worker.api.fields import Fields, Whole, read_fields
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_embed, check_chars, check_tokens
 from worker.api.prompt import check_token
-from worker.api.refusals import EMBEDDINGS, refuse_unsupported, show
+from worker.api.refusals import refuse_unsupported
+from worker.api.refused_openai import EMBEDDINGS
 from worker.api.served import Envelope, ServedModel
+from worker.api.texts_or_tokens import (
+    ALLOWED,
+    TextOrTokens,
+    is_list_of_entries,
+    read_texts_or_tokens,
+    texts_or_tokens_schema,
+)
 from worker.api.usage import Totals
 from worker.api.vectors import Vector, as_base64, unit_vector
 from worker.errors import RequestError
-
-Input = str | tuple[int, ...]
-
-_ALLOWED = "a string, a list of strings, a list of token ids or a list of such lists"
 
 
 class EmbeddingFields(Fields):
     """The body of an embeddings request."""
 
-    input: Annotated[tuple[Input, ...], WithJsonSchema(texts_or_tokens(maxItems=MAX_TEXTS))] = Field(
-        description=_ALLOWED
+    input: Annotated[tuple[TextOrTokens, ...], WithJsonSchema(texts_or_tokens_schema(at_most=MAX_TEXTS))] = Field(
+        description=ALLOWED
     )
     encoding_format: Literal["float", "base64"] | None = Field(None, description='"float" or "base64"')
     dimensions: Whole | None = Field(None, ge=1, description="an integer of at least 1")
@@ -40,28 +43,8 @@ class EmbeddingFields(Fields):
 
     @field_validator("input", mode="before")
     @classmethod
-    def _read_input(cls, value: Any) -> tuple[Input, ...]:
-        if isinstance(value, str):
-            return (value,)
-        if not isinstance(value, list) or not value:
-            raise wrong(f"is {show(value)}, but it must be {_ALLOWED}")
-        if all(_is_token(one) for one in value):
-            return (tuple(value),)
-        if len(value) > MAX_TEXTS:
-            raise wrong(f"has {len(value)} entries, but at most {MAX_TEXTS} are allowed in one request")
-        return tuple(_one_input(index, one) for index, one in enumerate(value))
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _one_input(index: int, value: Any) -> Input:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(_is_token(one) for one in value):
-        return tuple(value)
-    raise wrong(f"has {show(value)} at index {index}, but it must be a string or a list of token ids")
+    def _read_input(cls, value: Any) -> tuple[TextOrTokens, ...]:
+        return read_texts_or_tokens(value, at_most=MAX_TEXTS)
 
 
 def read_embeddings(model: ServedModel, body: bytes, envelope: Envelope) -> PooledJob:
@@ -77,7 +60,7 @@ def read_embeddings(model: ServedModel, body: bytes, envelope: Envelope) -> Pool
         raise RequestError(
             f"'dimensions' is {dimensions}, but the vectors of this model have {size} numbers.", param="dimensions"
         )
-    is_list = isinstance(raw["input"], list) and not _is_token(raw["input"][0])
+    is_list = is_list_of_entries(raw["input"])
     texts = [_tokens(model, one, f"input[{index}]" if is_list else "input") for index, one in enumerate(fields.input)]
     is_base64 = fields.encoding_format == "base64"
 
@@ -87,7 +70,7 @@ def read_embeddings(model: ServedModel, body: bytes, envelope: Envelope) -> Pool
     return PooledJob(tuple(texts), "input", whole)
 
 
-def _tokens(model: ServedModel, one: Input, place: str) -> tuple[int, ...]:
+def _tokens(model: ServedModel, one: TextOrTokens, place: str) -> tuple[int, ...]:
     limit, vocabulary = model.engine.facts.embedding_context, model.vocabulary
     if isinstance(one, str):
         check_chars(len(one), limit=limit, place=place, param="input")

@@ -71,12 +71,6 @@ class GenerationFields(SamplingFields):
         """Answers to one prompt."""
         return self.n or 1
 
-    def seed_of(self, fallback: int) -> int:
-        """Return the seed that is told: what the request says, else the router's choice."""
-        if self.seed is None or self.seed == -1:
-            return fallback
-        return self.seed if -(2**63) <= self.seed < 2**64 else self.seed % 2**64  # JSON has no longer numbers here
-
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""

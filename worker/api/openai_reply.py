@@ -5,6 +5,7 @@ Everything but the text is encoded once for a request. Must not know where text 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 
 from worker.api.usage import Totals, prompt_progress
+from worker.contract import ModelFacts
 from worker.engine.request import FinishReason, PrefillProgress
 
 DONE = b"data: [DONE]\n\n"
@@ -88,3 +90,9 @@ def whole_reply(head: Head, object_: str, choices: Sequence[dict[str, Any]], tot
 def finish_reason(finish: FinishReason) -> str:
     """Return OpenAI's word. A reply only ends with `stop` or `length`; everything else is an error."""
     return "length" if finish is FinishReason.LENGTH else "stop"
+
+
+def fingerprint(facts: ModelFacts) -> str:
+    """Return `system_fingerprint`: equal for every worker that has loaded the same file."""
+    told = f"{facts.description}|{facts.num_params}|{facts.size_bytes}|{facts.num_vocab}"
+    return f"fp_{hashlib.sha256(told.encode()).hexdigest()[:12]}"

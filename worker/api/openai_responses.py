@@ -6,24 +6,29 @@ response itself, and every item of the conversation. Must not know how templates
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import orjson
 
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, chat_tokens
-from worker.api.deltas import TextDelta
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import chat_logprobs
 from worker.api.refusals import refuse_unsupported
+from worker.api.refused_responses import RESPONSES
 from worker.api.responses_events import Event, EventStream, Output
-from worker.api.responses_fields import HINTS, RESPONSES, SEALED, CountFields, ResponsesFields, refuse_tools
+from worker.api.responses_fields import SEALED, CountFields, ResponsesFields, refuse_tools
 from worker.api.responses_items import Item, is_unfinished, read_history, read_input, to_lines, to_messages
-from worker.api.served import Answer, Ending, Envelope, Formatter, Job, Piece, ReadyJob, ServedModel
+from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.text_limits import TextLimits
+from worker.api.thinking import Thinking
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason, SamplingParams
 from worker.errors import RequestError
@@ -51,7 +56,7 @@ class Turn:
 def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     """Return the job that `body` describes. Raises: RequestError that names the field."""
     raw = read_object(body)
-    refuse_unsupported(raw, RESPONSES, HINTS)
+    refuse_unsupported(raw, RESPONSES)
     fields = read_fields(ResponsesFields, raw)
     refuse_tools(fields)
     num_logprobs = fields.num_logprobs
@@ -69,17 +74,17 @@ def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ResponsesFormatter(
         _settings(fields, requests[0].sampling, model.name, envelope),
-        requests[0].sampling.seed,
+        fields.told_seed(requests[0].sampling.seed),
         Output(envelope.request_id, logprobs=shape, is_sealed=SEALED in (fields.include or ())),
         stored,
     )
-    return Job(requests, 1, fields.stop, bool(fields.stream), formatter, max_predict_s=fields.max_predict_s)
+    return Job(requests, 1, fields.stop, bool(fields.stream), formatter, limits=TextLimits(fields.max_predict_s))
 
 
 def read_input_count(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
     """Return the number of tokens that the input of such a request has. Raises: RequestError that names the field."""
     raw = read_object(body)
-    refuse_unsupported(raw, RESPONSES, HINTS)
+    refuse_unsupported(raw, RESPONSES)
     fields = read_fields(CountFields, raw)
     refuse_tools(fields)
     num_tokens = len(chat_tokens(model, _conversation(fields, _turn(fields, envelope)), envelope))
@@ -102,8 +107,8 @@ def _conversation(fields: CountFields, turn: Turn) -> Conversation:
         to_messages(fields.instructions, turn.items),
         continues=is_unfinished(turn.new),
         kwargs=fields.chat_template_kwargs or {},
-        reasoning_effort=fields.effort,
-        effort_param=fields.effort_param,
+        thinking=Thinking(effort=fields.effort, effort_param=fields.effort_param),
+        template=fields.chat_template,
         param="input",
     )
 
@@ -115,7 +120,6 @@ def _settings(fields: ResponsesFields, used: SamplingParams, model: str, envelop
         "object": "response",
         "created_at": envelope.created,
         "background": False,
-        "completed_at": None,
         "error": None,
         "instructions": fields.instructions,
         "max_output_tokens": fields.max_answer,
@@ -210,14 +214,11 @@ class ResponsesFormatter(Formatter):
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the response."""
         (answer,) = answers
-        picks = answer.ending.picks
-        for delta in answer.deltas:
-            if isinstance(delta, TextDelta):
-                self._output.push(delta, picks)
-                picks = ()
-            else:
-                self._output.push(delta)
-        self._end(replace(answer.ending, picks=picks))
+        num_placed = 0
+        for delta, picks in zip(answer.deltas, answer.picks or repeat(()), strict=False):
+            self._output.push(delta, picks)
+            num_placed += len(picks)
+        self._end(replace(answer.ending, picks=answer.ending.picks[num_placed:]))
         self._finish(totals)
         return self._final
 
@@ -239,9 +240,13 @@ class ResponsesFormatter(Formatter):
 
     def _response(self, status: str, totals: Totals | None) -> dict[str, Any]:
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        response = self._settings | {"status": status, "incomplete_details": details}
+        response = self._settings | {"status": status, "incomplete_details": details, "completed_at": None}
         if totals is None:
             return response | {"output": [], "usage": None}
+        if status == "completed":
+            # There is no clock here, as everywhere in replies: the wait for a place is not in it.
+            took_s = (totals.prompt_ms + totals.predicted_ms) / 1000
+            response["completed_at"] = self._settings["created_at"] + math.ceil(took_s)
         told = {"output": self._output.items, "usage": _usage(totals), "seed": self._seed, "timings": totals.timings}
         return response | told
 

@@ -36,11 +36,6 @@ class PooledJob:
     whole: Callable[[Sequence[Vector], Totals], bytes]
     """Makes the reply of the pooled rows."""
 
-    @property
-    def is_stream(self) -> bool:
-        """These replies come in one piece."""
-        return False
-
 
 class PooledReply:
     """The whole answer to one client request."""

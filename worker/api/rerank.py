@@ -16,7 +16,8 @@ from worker.api.fields import Fields, Whole, read_fields, wrong
 from worker.api.json_schemas import TEXT, any_of, list_of, object_of
 from worker.api.loras import refuse_adapters
 from worker.api.pooled import MAX_TEXTS, PooledJob, check_can_rank, check_chars, check_tokens
-from worker.api.refusals import RERANK, refuse_unsupported, show
+from worker.api.refusals import refuse_unsupported, show
+from worker.api.refused_openai import RERANK
 from worker.api.served import Envelope, ServedModel
 from worker.api.usage import Totals
 from worker.api.vectors import Vector

@@ -70,16 +70,13 @@ class Output:
         self._is_sealed = is_sealed
         self._last: _Open | None = None
         """The item that grows: there is one at a time."""
-        self._unplaced: list[PlacedPick] = []
-        """Of tokens whose text is not shown in a message, or not yet."""
 
     def push(self, delta: Delta, picks: Sequence[PlacedPick] = ()) -> list[Event]:
-        """Return the events for one more piece of the answer."""
-        self._unplaced += picks
+        """Return the events for one more piece of the answer. Of `picks` only those of a message are told."""
         match delta:
             case TextDelta(text):
                 events, opened = self._switch("message")
-                logprobs = self._take_logprobs()
+                logprobs = self._logprobs(picks)
                 opened.texts.append(text)
                 opened.logprobs += logprobs
                 told = opened.part_at | {"delta": text, "logprobs": logprobs}
@@ -101,15 +98,16 @@ class Output:
                 assert_never(delta)
 
     def end(self, picks: Sequence[PlacedPick], *, is_incomplete: bool) -> list[Event]:
-        """Return the events that finish all items; an answer without any is an empty message."""
-        self._unplaced += picks
+        """Return the events that finish all items; an answer without any is an empty message.
+
+        `picks` are those that came with no piece, such as that of the token that ends the answer.
+        """
         events: list[Event] = []
         if not self.items:
             events, _ = self._switch("message")
         if self._last is not None and self._last.item["type"] == "message":
-            self._last.logprobs += self._take_logprobs()
+            self._last.logprobs += self._logprobs(picks)
         events += self._close("incomplete" if is_incomplete else "completed")
-        self._place_the_rest()
         return events
 
     def _switch(self, kind: str) -> tuple[list[Event], _Open]:
@@ -153,18 +151,11 @@ class Output:
                 item["encrypted_content"] = seal(text)
         return [done, ("response.content_part.done", opened.part_at | {"part": part}), _done(opened)]
 
-    def _take_logprobs(self) -> list[dict[str, Any]]:
-        taken, self._unplaced = self._unplaced, []
-        if self._shape is None or not taken:
+    def _logprobs(self, picks: Sequence[PlacedPick]) -> list[dict[str, Any]]:
+        if self._shape is None or not picks:
             return []
-        shaped: list[dict[str, Any]] = self._shape(taken)["content"]
+        shaped: list[dict[str, Any]] = self._shape(picks)["content"]
         return shaped
-
-    def _place_the_rest(self) -> None:
-        """Put what came after the last message into it: a response has all tokens of the answer."""
-        message = next((item for item in reversed(self.items) if item["type"] == "message"), None)
-        if message is not None:
-            message["content"][0]["logprobs"] += self._take_logprobs()
 
 
 def _part(opened: _Open) -> dict[str, Any]:

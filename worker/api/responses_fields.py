@@ -1,23 +1,23 @@
-"""The fields of OpenAI's `/v1/responses`: their types, and which of them this release refuses.
+"""The fields of OpenAI's `/v1/responses`: their types, and what of them is honoured.
 
 Must not know what an item of `input` means (`responses_items.py` does), nor replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, one_of, unsupported, wrong
-from worker.api.json_schemas import ITEMS, NULL, TEXT, any_of, list_of
+from worker.api.fields import Fields, Whole, one_of, refused, unsupported, wrong
+from worker.api.json_schemas import NULL, TEXT, any_of, list_of
 from worker.api.logprobs import MAX_TOP
-from worker.api.refusals import BOTH, IsHarmless, among, is_empty, never, show
+from worker.api.refusals import STRUCTURED, choice_refused, show, tools_refused, way_out
+from worker.api.refused_responses import LOGPROBS
+from worker.api.responses_items import ITEMS
 from worker.api.sampling_fields import SamplingFields
-from worker.errors import RequestError, UnsupportedParameter
+from worker.errors import RequestError
 
-LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
 _OF_OTHER_ITEMS = (
     "code_interpreter_call.outputs",
@@ -33,50 +33,6 @@ MAX_COUNT = 2**31
 MAX_METADATA = 16
 MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
-
-
-RESPONSES: Mapping[str, IsHarmless] = {
-    **{name: is_harmless for name, is_harmless in BOTH.items() if name != "store"},
-    "best_of": among(1),
-    "documents": is_empty,
-    "reasoning_budget": among(-1),
-    "reasoning_format": among("none", "auto"),
-    "background": among(False),
-    "background_options": is_empty,
-    "context_management": is_empty,
-    "conversation": never,
-    "personality": never,
-    "prompt": never,
-    "prompt_cache_options": is_empty,
-    "prompt_cache_retention": among("in_memory", "in-memory"),
-    "truncation": among("disabled"),
-    # of OpenAI's chat, which has them under other names
-    "functions": is_empty,
-    "function_call": among("none", "auto"),
-    "logprobs": among(False),
-    "messages": never,
-    "n": among(1),
-    "n_predict": among(-1),
-    "response_format": never,
-    "verbosity": never,
-    # of llama-server, without a place in these replies
-    "return_progress": among(False),
-    "timings_per_token": among(False),
-}
-
-HINTS: Mapping[str, str] = {
-    "background": "Leave the field out: replies are made while you wait.",
-    "conversation": "Use 'previous_response_id' instead.",
-    "logprobs": f"Use 'include': [\"{LOGPROBS}\"] and 'top_logprobs' instead.",
-    "messages": "Use 'input' instead.",
-    "n_predict": "Use 'max_output_tokens' instead.",
-    "n_probs": f"Use 'include': [\"{LOGPROBS}\"] and 'top_logprobs' instead.",
-    "prompt": "Send the prompt itself in 'instructions' and 'input'.",
-    "response_format": "Use 'text.format' instead.",
-    "stop_token_ids": "Use 'stop' instead.",
-    "truncation": "Leave the field out: an input that is too long is refused.",
-    "verbosity": "Use 'text.verbosity' instead.",
-}
 
 
 class StreamOptions(Fields):
@@ -103,7 +59,7 @@ class TextFormat(Fields):
     @classmethod
     def _only_text(cls, value: str) -> str:
         if value != "text":
-            raise unsupported('is not available in this release: only "text" is')
+            raise refused(f"{STRUCTURED}. {way_out('text')}".removesuffix("."))
         return value
 
 
@@ -167,6 +123,7 @@ class CountFields(Fields):
     reasoning: Reasoning | None = Field(None, description="an object")
     reasoning_effort: str | None = Field(None, description="a string")
     text: TextOptions | None = Field(None, description="an object")
+    chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
 
     @field_validator("input")
@@ -268,12 +225,6 @@ def refuse_tools(fields: CountFields) -> None:
     """
     choice = fields.tool_choice
     if fields.tools and choice != "none":
-        raise UnsupportedParameter(
-            "'tools' are not available in this release. Leave them out or set 'tool_choice' to \"none\".",
-            param="tools",
-        )
+        raise tools_refused("'tool_choice': \"none\"")
     if choice not in (None, "none", "auto"):
-        raise UnsupportedParameter(
-            '\'tool_choice\' can only be "none" or "auto", as tool calls are not available in this release.',
-            param="tool_choice",
-        )
+        raise choice_refused('"none" or "auto"')

@@ -19,9 +19,49 @@ from typing import Any
 
 import orjson
 
+from worker.api.json_schemas import NULL, TEXT, any_of, list_of, object_of
 from worker.api.refusals import show
-from worker.chat.errors import UnsupportedContent
+from worker.chat.errors import TEXT_ONLY, UnsupportedContent
 from worker.errors import RequestError
+
+_OUTPUT_PART = any_of(
+    object_of(("type", "text"), type={"const": "output_text"}, text=TEXT),
+    object_of(("type", "refusal"), type={"const": "refusal"}, refusal=TEXT),
+)
+_INPUT_PART = object_of(("type", "text"), type={"const": "input_text"}, text=TEXT)
+_REASONING_PART = object_of(("type", "text"), type={"const": "reasoning_text"}, text=TEXT)
+_ITEM = any_of(
+    object_of(
+        ("role", "content"),
+        type={"const": "message"},
+        role={"enum": ["user", "system", "developer"]},
+        content=any_of(TEXT, list_of(_INPUT_PART)),
+    ),
+    object_of(
+        ("role", "content"),
+        type={"const": "message"},
+        role={"const": "assistant"},
+        content=any_of(TEXT, list_of(_OUTPUT_PART)),
+        status={"enum": ["completed", "incomplete", "in_progress"]},
+    ),
+    object_of(
+        ("type", "call_id", "name", "arguments"),
+        type={"const": "function_call"},
+        call_id=TEXT,
+        name=TEXT,
+        arguments=TEXT,
+    ),
+    object_of(
+        ("type", "call_id", "output"),
+        type={"const": "function_call_output"},
+        call_id=TEXT,
+        output=any_of(TEXT, list_of(_INPUT_PART)),
+    ),
+    object_of(("type",), type={"const": "reasoning"}, content=any_of(list_of(_REASONING_PART), NULL)),
+    object_of(("id",), type={"const": "item_reference"}, id=TEXT),
+)
+ITEMS = list_of(_ITEM, minItems=1)
+"""The form of `input`, for openapi.json: validators decide what is accepted."""
 
 Item = dict[str, Any]
 
@@ -227,7 +267,7 @@ def _parts(content: Any, path: str, kind: str) -> Iterator[Item]:
         elif given == "refusal" and kind == "output_text":
             yield {"type": "refusal", "refusal": _text(part, "refusal", place, may_be_empty=True)}
         elif given in _OTHER_PARTS:
-            raise UnsupportedContent(f"'{place}' is of type {show(given)}: this model takes text only.", param=place)
+            raise UnsupportedContent(f"'{place}' is of type {show(given)}: {TEXT_ONLY}.", param=place)
         else:
             raise UnsupportedContent(
                 f"'{place}' is of type {show(given)}, which cannot stand here: use {show(kind)}.", param=place

@@ -232,10 +232,20 @@ class SamplingFields(Fields):
         """Return which log-probabilities are asked for. Raises: RequestError when none are and one field says so."""
         if self.post_sampling_probs and num_logprobs is None:
             raise RequestError(
-                "'post_sampling_probs' only says which log-probabilities are meant. Ask for them with 'logprobs'.",
+                "'post_sampling_probs' only says which log-probabilities are meant. Ask for them as well, or leave the "
+                "field out.",
                 param="post_sampling_probs",
             )
         return bool(self.post_sampling_probs)
+
+    def told_seed(self, used: int) -> int:
+        """Return the seed as replies tell it: as the client has written it, which every JSON reader gives back.
+
+        `used` is the engine's: told where the choice was the router's, or where JSON has no such integers.
+        """
+        if self.seed is None or self.seed == -1 or not -(2**63) <= self.seed < 2**64:
+            return used
+        return self.seed
 
     @property
     def max_predict_s(self) -> float | None:

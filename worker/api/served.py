@@ -5,20 +5,19 @@ Plain data. Must not read bodies, nor talk to the engine.
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from worker.api.deltas import Delta, OutputParser, PlainText, text_of
-from worker.api.logprobs import PlacedPick
+from worker.api.deltas import OutputParser, PlainText
+from worker.api.formatter import Formatter
 from worker.api.loras import AskedLora, read_lora_header
 from worker.api.ports import Embedder, Engine, Vocabulary
-from worker.api.usage import Totals
-from worker.contract import Header, LoraFile, ModelFacts
+from worker.api.text_limits import TextLimits
+from worker.contract import Header, LoraFile
 from worker.engine.pair_prompt import PairPrompt
-from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress, RequestTimings
+from worker.engine.request import GenerationRequest
 from worker.errors import NotAvailableYet, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -55,12 +54,6 @@ class ServedModel:
     def context(self) -> int:
         """Tokens that one request may use, prompt and answer together."""
         return min(self.engine.facts.context, self.engine.facts.kv_cells)
-
-
-def fingerprint(facts: ModelFacts) -> str:
-    """Return `system_fingerprint`: equal for every worker that has loaded the same file."""
-    told = f"{facts.description}|{facts.num_params}|{facts.size_bytes}|{facts.num_vocab}"
-    return f"fp_{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,92 +113,6 @@ def _whole_number(headers: Mapping[str, str], name: Header) -> int:
         ) from None
 
 
-class Piece(NamedTuple):
-    """More of one choice, as it may be shown. Of several made of the same tokens only the first has the rest.
-
-    A tuple because there is one for every token: it is made three times as fast as a frozen dataclass.
-    """
-
-    delta: Delta
-    tokens: tuple[int, ...] = ()
-    """Sampled since the last piece; text that is held back comes later than its tokens."""
-    picks: Sequence[PlacedPick] = ()
-    """Of the tokens whose text this piece completes, if the request asks for log-probabilities."""
-    totals: Totals | None = None
-    """So far; only for requests that want timings with every token."""
-    slot: int | None = None
-    """The slot that the choice runs in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How one choice ended."""
-
-    finish: FinishReason
-    stop_string: str | None = None
-    """The one that was found; None = an end token, or the length."""
-    has_calls: bool = False
-    tokens: tuple[int, ...] = ()
-    """In a stream: those that came with no piece. Else all of the answer's."""
-    picks: Sequence[PlacedPick] = ()
-    """As for `tokens`."""
-    slot: int | None = None
-    """The slot that the choice ran in last."""
-    num_tokens: int = 0
-    """Tokens of this choice's answer."""
-    timings: RequestTimings | None = None
-    """Of this choice alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One finished choice of a reply that is sent as a whole."""
-
-    deltas: Sequence[Delta]
-    """In order, joined where two of a kind follow each other."""
-    ending: Ending
-
-    @property
-    def text(self) -> str:
-        """The visible text."""
-        return text_of(self.deltas)
-
-
-class Formatter:
-    """Turns an answer into one dialect's bytes, for one request. Streamed bytes may be joined freely.
-
-    Each dialect has its own; what it does not override it does without.
-    """
-
-    def first(self, choice: int, totals: Totals) -> bytes:
-        """Return what opens a choice; `totals` knows the prompt, and what of it was cached as soon as that is known."""
-        return b""
-
-    def progress(self, choice: int, progress: PrefillProgress) -> bytes:
-        """Return what tells how far a choice's prompt is, for requests that want it; the choice is open."""
-        return b""
-
-    def piece(self, choice: int, piece: Piece) -> bytes:
-        """Return one more piece of an answer."""
-        raise NotImplementedError
-
-    def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
-        """Return what closes a choice; `totals` comes with the last choice to close."""
-        raise NotImplementedError
-
-    def closing(self, totals: Totals) -> bytes:
-        """Return what ends the stream."""
-        raise NotImplementedError
-
-    def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
-        """Return the whole reply of a request that is not streamed."""
-        raise NotImplementedError
-
-    def stored(self) -> bytes | None:
-        """Return what the router keeps of the finished reply, as a `STORE` frame has it; None = nothing. Asked last."""
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One client request, ready for the engine: its choices in the order of their index."""
@@ -219,10 +126,8 @@ class Job:
     """Makes what tells apart text, reasoning and calls in one choice."""
     stream_type: str = "text/event-stream"
     """`Content-Type` of a streamed reply."""
-    min_indent: int = 0
-    """An answer ends at the first line that begins with fewer blanks."""
-    max_predict_s: float | None = None
-    """An answer ends when it has taken longer since its first token and there is a line break in its text."""
+    limits: TextLimits = field(default_factory=TextLimits)
+    """What ends an answer by its text, beside `stop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +138,3 @@ class ReadyJob:
     """The whole reply."""
     num_tokens: int = 0
     """Tokens of what was sent, for the account."""
-
-    @property
-    def is_stream(self) -> bool:
-        """These replies come in one piece."""
-        return False

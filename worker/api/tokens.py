@@ -11,14 +11,16 @@ import orjson
 from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, continues_last, render
+from worker.api.chat_prompt import MESSAGES, Conversation, continues_last, render
 from worker.api.fields import Fields, Whole, read_fields, wrong
-from worker.api.json_schemas import MESSAGES, TEXT, any_of, list_of
+from worker.api.json_schemas import TEXT, any_of, list_of
 from worker.api.llama_prompts import mixed_tokens
 from worker.api.ports import Vocabulary
 from worker.api.prompt import check_token, text_of_tokens
-from worker.api.refusals import APPLY_TEMPLATE, refuse_unsupported, show
+from worker.api.refusals import refuse_unsupported, show
+from worker.api.refused_llama import APPLY_TEMPLATE, TOKENIZE
 from worker.api.served import Envelope, ReadyJob, ServedModel
+from worker.api.thinking import Thinking
 
 MAX_CONTENT_CHARS = 2**21
 """More than any context holds; tokenising it takes about a second."""
@@ -66,7 +68,9 @@ class ApplyTemplateFields(Fields):
 
 def read_tokenize(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
     """Return the tokens of a text. Texts of control tokens count as such unless `parse_special` is false."""
-    fields = read_fields(TokenizeFields, read_object(body))
+    raw = read_object(body)
+    refuse_unsupported(raw, TOKENIZE)
+    fields = read_fields(TokenizeFields, raw)
     tokens = mixed_tokens(
         model.vocabulary,
         fields.content,
@@ -103,7 +107,7 @@ def read_apply_template(model: ServedModel, body: bytes, envelope: Envelope) -> 
             add_generation_prompt=fields.add_generation_prompt,
         ),
         kwargs=fields.chat_template_kwargs or {},
-        reasoning_effort=fields.reasoning_effort,
+        thinking=Thinking(effort=fields.reasoning_effort),
         template=fields.chat_template,
     )
     prompt = "".join(segment.text for segment in render(model, conversation, envelope))

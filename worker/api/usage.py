@@ -24,6 +24,8 @@ class Totals:
     predicted_ms: float = 0.0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Of the completion's."""
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -34,7 +36,7 @@ class Totals:
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
             "completion_tokens_details": {
-                "reasoning_tokens": 0,
+                "reasoning_tokens": self.reasoning_tokens,
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": 0,
                 "rejected_prediction_tokens": 0,
@@ -70,6 +72,7 @@ class ChoiceTotals:
     prompt_tokens: int
     completion_tokens: int
     timings: RequestTimings | None
+    reasoning_tokens: int = 0
 
 
 def add_up(choices: Sequence[ChoiceTotals], *, choices_per_prompt: int) -> Totals:
@@ -91,6 +94,7 @@ def add_up(choices: Sequence[ChoiceTotals], *, choices_per_prompt: int) -> Total
         predicted_ms=1e3 * max((one.generation_s for one in timings), default=0.0),
         drafted_tokens=sum(one.drafted_tokens for one in timings),
         accepted_tokens=sum(one.accepted_tokens for one in timings),
+        reasoning_tokens=sum(one.reasoning_tokens for one in choices),
     )
 
 

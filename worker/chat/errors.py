@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from worker.errors import RequestError
 
+TEXT_ONLY = "images, audio and files are not available in this release. Send text alone"
+
 
 class TemplateError(RequestError):
     """The template refused the conversation, in its own words, or it failed or cannot be compiled."""

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.chat.errors import TemplateError, UnsupportedContent
+from worker.chat.errors import TEXT_ONLY, TemplateError, UnsupportedContent
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -30,7 +30,7 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
     Raises: TemplateError that names the field; UnsupportedContent for images, audio and files.
     """
     if not messages:
-        raise TemplateError("`messages` is empty; send at least one message.", param="messages")
+        raise TemplateError("'messages' is empty; send at least one message.", param="messages")
     turns: list[Turn] = []
     call_names: dict[str, str] = {}
     for index, message in enumerate(messages):
@@ -41,7 +41,7 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
         call_id = turn.get("tool_call_id")
         if call_id is not None and not isinstance(call_id, str):
             raise TemplateError(
-                f"`messages[{index}].tool_call_id` must be a string.", param=f"messages[{index}].tool_call_id"
+                f"'messages[{index}].tool_call_id' must be a string.", param=f"messages[{index}].tool_call_id"
             )
         if turn["role"] == "tool" and not turn.get("name") and call_id in call_names:
             turn["name"] = call_names[call_id]
@@ -87,15 +87,15 @@ def _is_mergeable(turn: Turn) -> bool:
 
 def _turn(message: Any, where: str) -> Turn:
     if not isinstance(message, Mapping):
-        raise TemplateError(f"`{where}` is not an object with a `role` and a `content`.", param=where)
+        raise TemplateError(f"'{where}' is not an object with a 'role' and a 'content'.", param=where)
     role = message.get("role")
     if role not in ROLES:
         raise TemplateError(
-            f"`{where}.role` is {json.dumps(role, ensure_ascii=False)[:100]}; it must be one of: {', '.join(ROLES)}.",
+            f"'{where}.role' is {json.dumps(role, ensure_ascii=False)[:100]}; it must be one of: {', '.join(ROLES)}.",
             param=f"{where}.role",
         )
     if not isinstance(message.get("name", ""), str | None):
-        raise TemplateError(f"`{where}.name` is not a text.", param=f"{where}.name")
+        raise TemplateError(f"'{where}.name' is not a text.", param=f"{where}.name")
     turn = {key: value for key, value in message.items() if value is not None and key != "function_call"}
     turn["role"] = "system" if role == "developer" else role
     turn["content"] = _content(message.get("content"), f"{where}.content")
@@ -103,7 +103,7 @@ def _turn(message: Any, where: str) -> Turn:
     if not calls and message.get("function_call"):
         calls = ({"type": "function", "function": message["function_call"]},)
     if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise TemplateError(f"`{where}.tool_calls` is not a list.", param=f"{where}.tool_calls")
+        raise TemplateError(f"'{where}.tool_calls' is not a list.", param=f"{where}.tool_calls")
     turn.pop("tool_calls", None)
     if calls:
         turn["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
@@ -120,7 +120,7 @@ def _content(content: Any, where: str) -> str | None:
         case list() | tuple():
             return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
         case _:
-            raise TemplateError(f"`{where}` is neither a text nor a list of parts.", param=where)
+            raise TemplateError(f"'{where}' is neither a text nor a list of parts.", param=where)
 
 
 def _part(part: Any, where: str) -> str:
@@ -128,29 +128,29 @@ def _part(part: Any, where: str) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(kind, str):
-        raise TemplateError(f"`{where}` is not a content part: an object with a `type`.", param=where)
+        raise TemplateError(f"'{where}' is not a content part: an object with a 'type'.", param=where)
     if kind not in _TEXT_PARTS:
         raise UnsupportedContent(
-            f"`{where}` is of type {json.dumps(kind, ensure_ascii=False)[:100]}: this model takes text only.",
+            f"'{where}' is of type {json.dumps(kind, ensure_ascii=False)[:100]}: {TEXT_ONLY}.",
             param=where,
         )
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):
-        raise TemplateError(f"`{where}.{_TEXT_PARTS[kind]}` is not a text.", param=where)
+        raise TemplateError(f"'{where}.{_TEXT_PARTS[kind]}' is not a text.", param=where)
     return text
 
 
 def _tool_call(call: Any, where: str) -> Turn:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TemplateError(f"`{where}.function.name` is missing or is not a text.", param=where)
+        raise TemplateError(f"'{where}.function.name' is missing or is not a text.", param=where)
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
         arguments = {}
     elif isinstance(arguments, str):
         arguments = _object_or_text(arguments)
     elif not isinstance(arguments, Mapping):
-        raise TemplateError(f"`{where}.function.arguments` is neither a text nor an object.", param=where)
+        raise TemplateError(f"'{where}.function.arguments' is neither a text nor an object.", param=where)
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 

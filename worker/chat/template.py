@@ -130,7 +130,7 @@ class ChatTemplate:
         for name in kwargs:
             if name in self._reserved_names:
                 raise TemplateError(
-                    f"`chat_template_kwargs` cannot set `{name}`: it is given to the template already.",
+                    f"'chat_template_kwargs' cannot set '{name}': it is given to the template already.",
                     param="chat_template_kwargs",
                 )
 

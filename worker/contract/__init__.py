@@ -10,6 +10,7 @@ Three channels join a router to each worker:
 - a status pipe: one JSON `WorkerStatus` a line, at every transition and at least once a second.
 """
 
+from worker.contract.billing import BILLING_HEADER, without_billing_header
 from worker.contract.frames import (
     FRAMES_CONTENT_TYPE,
     MAX_FRAME_BYTES,
@@ -43,6 +44,7 @@ from worker.contract.status import (
 )
 
 __all__ = [
+    "BILLING_HEADER",
     "FRAMES_CONTENT_TYPE",
     "MAX_FRAME_BYTES",
     "PROTOCOL",
@@ -68,4 +70,5 @@ __all__ = [
     "WorkerStatus",
     "default_max_leases",
     "encode_frame",
+    "without_billing_header",
 ]

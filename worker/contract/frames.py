@@ -130,7 +130,6 @@ class Header(StrEnum):
     asked for, else those that were set for the model."""
     LOAD_MS = "X-Corral-Load-Ms"
     """Milliseconds that the request has waited for its worker to load; only for a dialect that tells them."""
-    DIALECT = "X-Corral-Dialect"
     HISTORY_BYTES = "X-Corral-History-Bytes"
     """So many bytes in front of the client's body are items that an earlier worker gave in a `STORE` frame."""
     CONTENT_TYPE = "X-Corral-Content-Type"

@@ -26,7 +26,8 @@ class Sampler:
     """One request's way of choosing.
 
     The draw depends on (seed, choice, token index) alone. Only Mirostat and adaptive-p remember more, and they
-    learn once for each index: to ask again for the last index replaces what was picked before.
+    learn once for each index: to ask again for the last index replaces what was picked before. `pieces` tells the bytes
+    of a token.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Sampler:
         request: GenerationRequest,
         num_vocab: int,
         end_tokens: frozenset[int],
-        pieces: Callable[[int], bytes] | None = None,
+        pieces: Callable[[int], bytes],
     ) -> None:
         params = self.params = request.sampling
         biases = dict(params.logit_bias)
@@ -45,7 +46,7 @@ class Sampler:
         self._bias_ids = np.array(list(biases), dtype=np.int64)
         self._bias = np.array(list(biases.values()), dtype=np.float32)
         infill = None
-        if SamplerKind.INFILL in params.samplers and pieces is not None:
+        if SamplerKind.INFILL in params.samplers:
             infill = Infill(end_tokens, pieces, first_end=request.min_tokens, may_end=not params.ignore_eos)
         self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params, infill)
         self._feedback = feedback(params, num_vocab)

@@ -5,7 +5,8 @@ Its meaning is llama.cpp's, for editors that ask for it behind top-k and top-p. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from worker.engine.batch import TokenArray
 from worker.engine.sampling_candidates import Candidates, Logits
 
 MAX_COMPARED = 256
-"""Each of so many tokens is compared with each other; of more, which editors never leave, the best are taken."""
+"""Of more tokens, which editors never leave, the best are taken."""
 _LEAST_SHARE = 0.2
 
 
@@ -53,13 +54,11 @@ class Infill:
         """Return who is left when tokens join the likelier one of two that begin alike. Mutates: `shares`."""
         pieces = [self._pieces(int(token)) for token in candidates.ids]
         is_left = np.ones(len(pieces), dtype=np.bool_)
-        for first, piece in enumerate(pieces):
-            if not piece:
-                continue
-            for second, other in enumerate(pieces):
+        for first, longer in _extensions(pieces):
+            for second in longer:
                 if not is_left[first]:
                     break
-                if second == first or not is_left[second] or not other.startswith(piece):
+                if second == first or not is_left[second]:
                     continue
                 kept, joined = (second, first) if shares[second] > shares[first] else (first, second)
                 shares[kept] += shares[joined]
@@ -72,3 +71,18 @@ class Infill:
             candidates.decide(int(self._ends[0]))
         else:
             candidates.keep_largest(1)
+
+
+def _extensions(pieces: Sequence[bytes]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each piece that is not empty, in order, with all that begin with it, in order.
+
+    Sorted they stand behind it, so that not every piece is compared with every other one.
+    """
+    ranked = sorted(range(len(pieces)), key=pieces.__getitem__)
+    ordered = [pieces[place] for place in ranked]
+    for place, piece in enumerate(pieces):
+        if piece:
+            start = end = bisect_left(ordered, piece)
+            while end < len(ordered) and ordered[end].startswith(piece):
+                end += 1
+            yield place, sorted(ranked[start:end])

@@ -17,6 +17,7 @@ ASKED: list[Any] = [{"role": "user", "content": "Hi"}]
 
 OF_MODELS = {
     *("root", "parent", "state", "context_length", "max_model_len", "aliases", "description", "tags"),
+    "alias_patterns",
     *("size_bytes", "num_params", "capabilities", "slots", "kv_tokens", "replicas", "memory"),
     *("gpu_layers", "total_layers", "devices", "workers", "reason", "retry_in_s", "progress", "last_exit"),
 }

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.worker.api.test_anthropic_messages import HI, ask, engine, send
-from worker.api.anthropic_fields import MESSAGES, MessageFields, PromptFields
 
 
 async def test_sampling_fields_of_both_servers_are_honoured() -> None:
@@ -88,8 +87,3 @@ async def test_what_is_wrong_or_cannot_be_honoured_is_a_400_that_names_it(fields
 async def test_max_tokens_is_missing_only_where_something_is_generated() -> None:
     error = (await ask(engine(), "/v1/messages", HI)).error
     assert error.message == "'max_tokens' is missing: it must be an integer of at least 0."
-
-
-def test_no_field_is_both_honoured_and_refused() -> None:
-    assert not MESSAGES.keys() & (MessageFields.model_fields.keys() - {"return_progress", "timings_per_token"})
-    assert PromptFields.model_fields.keys() < MessageFields.model_fields.keys()

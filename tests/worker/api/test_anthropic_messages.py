@@ -223,6 +223,8 @@ async def test_counting_generates_nothing_and_counts_what_would_not_fit() -> Non
         ({"tools": [{"name": "x", "input_schema": {}}]}, "tools"),
         ({"container": "c"}, "container"),
         ({"stream": True}, "stream"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
     ],
 )
 async def test_counting_refuses_what_the_request_would_refuse_and_streams(fields: dict[str, Any], param: str) -> None:

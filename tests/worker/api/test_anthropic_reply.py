@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.deltas import join_deltas
 from worker.api.anthropic_messages import MessageFormatter
 from worker.api.anthropic_reply import SIGNATURE, BlockStream, blocks_of, message_usage, usage_of
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta, join_deltas
-from worker.api.served import Answer, Ending, Piece
+from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.formatter import Answer, Ending, Piece
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason
 

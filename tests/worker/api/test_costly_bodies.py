@@ -34,13 +34,12 @@ TOO_MUCH: dict[str, Any] = {
 }
 MAY_BE_LONG = frozenset({("/v1/responses", "input"), ("/v1/responses/input_tokens", "input"), ("/tokenize", "content")})
 """A conversation, or one text in pieces."""
-WITHIN_S = 3.0
-"""Much more than any of them takes."""
+WITHIN_CPU_S = 10.0
+"""Much more than any of them takes; counted is this thread's own time, whatever else the machine does."""
 
 CASES = [
     (route, name)
     for route in ROUTES
-    if route.fields is not None
     for name in sorted(TOO_MUCH.keys() & route.fields.model_fields.keys())
     if (route.path, name) not in MAY_BE_LONG
 ]
@@ -48,14 +47,13 @@ CASES = [
 
 @pytest.mark.parametrize(("route", "name"), CASES, ids=[f"{route.path} {name}" for route, name in CASES])
 def test_field_that_asks_for_too_much_is_refused_by_name(route: Route, name: str) -> None:
-    assert route.fields is not None
     schemas = described_by()
     schema = schemas[route.fields.__name__]
     right = {needed: example(schema["properties"][needed], schemas) for needed in schema.get("required", ())}
     body = orjson.dumps(right | {name: TOO_MUCH[name]})
-    started_s = time.monotonic()
+    started_s = time.thread_time()
     refusals = [read(route, model, body) for model in models()]
-    assert time.monotonic() - started_s < WITHIN_S
+    assert time.thread_time() - started_s < WITHIN_CPU_S
     told = [one for one in refusals if isinstance(one, RequestError)]
     assert len(told) == len(refusals), "no model takes it"
     assert name in {one.param for one in told}, [str(one)[:200] for one in told]

@@ -23,8 +23,8 @@ from worker.api.indent_limit import IndentLimit
 )
 def test_answer_ends_before_the_first_letter_of_such_a_line(text: str, shown: str) -> None:
     whole, single = IndentLimit(2), IndentLimit(2)
-    assert whole.cut(text) == shown
-    assert "".join(single.cut(letter) for letter in text) == shown
+    assert whole.take(text) == shown
+    assert "".join(single.take(letter) for letter in text) == shown
     assert whole.is_over == single.is_over == (shown != text)
 
 

@@ -88,6 +88,11 @@ async def test_a_stream_has_pieces_and_one_end_with_everything() -> None:
     assert (last["content"], last["stop"], last["stop_type"], last["tokens_predicted"]) == ("", True, "eos", 9)
 
 
+async def test_each_answer_tells_the_prompt_that_it_is_to() -> None:
+    told = [one["prompt"] for one in (await complete(engine(), ["ab", "cd"], n_cmpl=2)).json]
+    assert told == ["ab", "ab", "cd", "cd"]
+
+
 async def test_token_ids_are_returned_when_asked_for() -> None:
     reply = await complete(engine(b"ab"), return_tokens=True)
     assert reply.json["tokens"] == [97, 98]
@@ -252,8 +257,9 @@ def test_what_the_model_writes_is_shown_as_it_is_and_for_so_long_as_is_asked() -
     on = engine()
     model = ServedModel("tiny", on, on.vocabulary)
     job = read_llama_completion(model, b'{"prompt": "x", "t_max_predict_ms": 500}', Envelope())
-    assert (job.parser, job.max_predict_s) == (PlainText, 0.5)
-    assert read_llama_completion(model, b'{"prompt": "x", "t_max_predict_ms": 0}', Envelope()).max_predict_s is None
+    assert (job.parser, job.limits.max_predict_s) == (PlainText, 0.5)
+    job = read_llama_completion(model, b'{"prompt": "x", "t_max_predict_ms": 0}', Envelope())
+    assert job.limits.max_predict_s is None
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ async def test_chat_asks_the_engine_for_as_many_as_the_client_wants(fields: dict
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", "is -1, but it must be an integer from 0 to 20"),
         ({"top_logprobs": 2}, "top_logprobs", "Set 'logprobs' to true as well"),
         ({"logprobs": False, "top_logprobs": 2}, "top_logprobs", "Set 'logprobs' to true as well"),
-        ({"post_sampling_probs": True}, "post_sampling_probs", "Ask for them with 'logprobs'"),
+        ({"post_sampling_probs": True}, "post_sampling_probs", "Ask for them as well"),
     ],
 )
 async def test_chat_refuses_fields_that_do_not_fit(fields: dict[str, Any], param: str, words: str) -> None:

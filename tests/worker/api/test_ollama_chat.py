@@ -190,6 +190,23 @@ async def test_options_are_the_sampling_of_the_request() -> None:
         assert getattr(request.sampling, name) == options[name], name
 
 
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"id_slot": 999}, "options.id_slot"),
+        ({"lora": [{"id": 3}]}, "options.lora"),
+        ({"logit_bias": {"999999": 1}}, "options.logit_bias"),
+        ({"post_sampling_probs": True}, "options.post_sampling_probs"),
+        ({"typ_p": 0.5, "typical_p": 0.6}, "options.typical_p"),
+        ({"num_ctx": 1}, "options.num_ctx"),
+    ],
+)
+async def test_what_is_wrong_with_an_option_is_told_with_its_place(options: dict[str, Any], param: str) -> None:
+    error = (await chat(engine(), options=options)).error
+    assert (error.status, error.param) == (400, param)
+    assert "options" in error.message
+
+
 async def test_a_stop_string_of_the_options_ends_the_answer() -> None:
     reply = await chat(engine(b"one two"), options={"stop": " t"}, stream=False)
     assert reply.json["message"]["content"] == "one"
@@ -247,6 +264,8 @@ async def test_options_about_speed_are_passed_over_whatever_they_say() -> None:
         ({"template": "{{ .Prompt }}"}, "template"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"shift": True}, "shift"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"truncate": 1}, "truncate"),
         ({"stream": "yes"}, "stream"),
         ({"messages": "hi"}, "messages"),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.deltas import join_deltas
 from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.formatter import Answer, Ending, Piece
 from worker.api.ollama_reply import Layout, OllamaFormatter, OllamaHead, as_message, as_response, created_at
-from worker.api.served import Answer, Ending, Piece
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason
 from worker.errors import GenerationFailed
@@ -67,6 +68,33 @@ def test_arguments_that_are_no_object_fail_instead_of_looking_like_a_call() -> N
         assert made.piece(0, Piece(delta)) == b""
     with pytest.raises(GenerationFailed, match="weather"):
         made.last(0, STOP, Totals())
+
+
+@pytest.mark.parametrize("arguments", ["", '{"city": "Ro', '{"city": '])
+def test_a_call_that_the_length_has_cut_off_is_dropped_and_the_answer_ends_by_its_length(arguments: str) -> None:
+    end = Ending(FinishReason.LENGTH, has_calls=True)
+    deltas = (TextDelta("well"), *CALLS, CallStart(2, "c3", "weather"), CallArguments(2, arguments))
+    made = formatter()
+    told = b"".join(made.piece(0, Piece(delta)) for delta in deltas) + made.last(0, end, Totals())
+    lines = [json.loads(line) for line in told.splitlines()]
+    whole = json.loads(formatter().whole([Answer(join_deltas(deltas), end)], Totals()))
+    assert [call for line in lines for call in line["message"].get("tool_calls", ())] == [WEATHER, TIME]
+    assert whole["message"]["tool_calls"] == [WEATHER, TIME]
+    assert lines[-1]["done_reason"] == whole["done_reason"] == "length"
+
+
+def test_a_call_is_told_when_text_follows_it_and_when_it_was_complete_at_the_length() -> None:
+    end = Ending(FinishReason.LENGTH, has_calls=True)
+    made = formatter()
+    assert made.piece(0, Piece(CALLS[3])) == b""
+    line = json.loads(made.piece(0, Piece(TextDelta("well"))))
+    assert line["message"]["tool_calls"] == [TIME]
+    made = formatter()
+    for delta in CALLS[:3]:
+        made.piece(0, Piece(delta))
+    first, last = made.last(0, end, Totals()).splitlines()
+    assert json.loads(first)["message"]["tool_calls"] == [WEATHER]
+    assert json.loads(last)["done_reason"] == "length"
 
 
 def test_text_of_any_kind_is_one_line() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta, join_deltas
+from tests.support.deltas import join_deltas
+from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.openai_chat import ChatFormatter
 from worker.api.openai_completions import CompletionFormatter
 from worker.api.openai_reply import Head
-from worker.api.served import Answer, Ending, Formatter, Piece
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason, PrefillProgress
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.engine import FakeVocabulary
+from tests.fakes.pieces import no_text
 from worker.api.fields import read_fields
 from worker.api.openai_fields import GenerationFields
 from worker.engine.request import DEFAULT_SAMPLERS, GenerationRequest, SamplerKind, SamplingParams
@@ -241,6 +242,15 @@ def test_any_integer_is_a_seed_and_minus_one_leaves_the_choice_to_the_router(ask
     assert sampling(seed=asked).seed == used
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [(None, 7), (-1, 7), (0, 0), (-2, -2), (-(2**63), -(2**63)), (2**64 - 1, 2**64 - 1), (2**64, 0), (-(2**63) - 1, 5)],
+)
+def test_a_seed_is_told_as_it_was_sent_where_json_has_such_numbers(asked: int | None, told: int) -> None:
+    used = 5 if asked == -(2**63) - 1 else sampling(seed=asked).seed
+    assert read(seed=asked).told_seed(used) == told
+
+
 def test_logit_bias_goes_to_the_engine_with_false_as_a_ban() -> None:
     assert sampling(logit_bias={"5": -100, "6": 1.5, "7": False}).logit_bias == ((5, -100.0), (6, 1.5), (7, -math.inf))
 
@@ -319,7 +329,7 @@ def test_sampling_survives_every_field_at_its_limits() -> None:
             for rows in (row, np.zeros(500, dtype=np.float32), row * 1e-6):
                 body = {"dry_multiplier": 1.0, **base, name: value}
                 params = sampling(**body)
-                sampler = Sampler(GenerationRequest((1, 2), 20, params), 500, frozenset())
+                sampler = Sampler(GenerationRequest((1, 2), 20, params), 500, frozenset(), no_text)
                 tokens = [1, 2, 1, 2]
                 for index in range(12):
                     tokens.append(sampler.sample(rows.copy(), np.array(tokens, dtype=np.int32), index).token)

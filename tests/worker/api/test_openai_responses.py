@@ -51,6 +51,8 @@ async def test_a_whole_reply_is_a_strict_response() -> None:
     assert response.usage.total_tokens == response.usage.input_tokens + 9
     assert response.usage.input_tokens_details.cached_tokens == 4
     assert (reply.json["timings"]["predicted_n"], reply.json["seed"]) == (9, 7)
+    took_s = (reply.json["timings"]["prompt_ms"] + reply.json["timings"]["predicted_ms"]) / 1000
+    assert 0 < took_s <= reply.json["completed_at"] - 1700000000 < took_s + 1
     assert reply.shown_type == "application/json"
 
 
@@ -262,7 +264,8 @@ async def test_the_count_of_a_chat_is_the_prompt_that_it_would_have() -> None:
         ({"service_tier": "flex"}, "service_tier"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
-        ({"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
@@ -323,7 +326,7 @@ async def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], param: s
         {"reasoning": {"effort": None, "summary": None}, "text": {"format": {"type": "text"}, "verbosity": "medium"}},
         {"include": ["reasoning.encrypted_content", "web_search_call.results"], "tools": [], "tool_choice": "auto"},
         {"stream_options": {"include_obfuscation": False}, "metadata": {}, "parallel_tool_calls": True},
-        {"something_new": 1, "prompt_cache_retention": "in_memory"},
+        {"something_new": 1, "prompt_cache_retention": "24h"},
     ],
 )
 async def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:

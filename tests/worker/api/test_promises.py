@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from tests.fakes.engine import FakeEngine, Script
+from tests.support.json_bodies import example
 from tests.support.worker_client import serve
+from tests.worker.api.test_any_body import described_by
 from tests.worker.api.test_openai_chat import template
+from worker.api.fields import Fields
+from worker.app import ROUTES
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("f", "g")]
@@ -36,13 +40,28 @@ CONSTRAINTS: list[tuple[str, Any]] = [
 ]
 
 
+def asked(path: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "hi"}
+
+
 async def refusal(path: str, fields: dict[str, Any], *, stream: bool) -> Any:
     on = FakeEngine(answers=[Script([b"never"])])
-    body = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "stream": stream} | fields
+    body = asked(path) | {"stream": stream} | fields
     async with serve(on, template=template()) as worker:
         error = (await worker.post(path, body)).error
     assert on.submitted == []
     return error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_output_tokens", 5), ("max_tokens_to_sample", 5), ("num_predict", 5), ("stop_sequences", ["x"])],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_limit_under_the_name_of_another_dialect_is_not_passed_over(path: str, name: str, value: Any) -> None:
+    error = await refusal(path, {name: value}, stream=False)
+    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)
+    assert "Use '" in error.message
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -93,7 +112,7 @@ async def test_tools_that_may_not_be_called_are_not_shown_to_the_model() -> None
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_fields_that_break_no_promise_pass(path: str, fields: dict[str, Any]) -> None:
     on = FakeEngine(answers=[Script([b"ok"])])
-    body = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"} | fields
+    body = asked(path) | fields
     async with serve(on, template=template()) as worker:
         reply = await worker.post(path, body)
     assert reply.end["outcome"] == "ok"
@@ -125,3 +144,12 @@ async def test_fields_that_would_break_one_are_refused(path: str, name: str, val
 @pytest.mark.parametrize(("name", "value"), [("modalities", ["text", "audio"]), ("verbosity", "low")])
 async def test_other_forms_of_an_answer_are_refused(name: str, value: Any) -> None:
     assert (await refusal("/v1/chat/completions", {name: value}, stream=False)).param == name
+
+
+@pytest.mark.parametrize("fields", sorted({route.fields for route in ROUTES}, key=str))
+def test_null_is_not_said_in_every_field_that_may_be_left_out(fields: type[Fields]) -> None:
+    schemas = described_by()
+    schema = schemas[fields.__name__]
+    needed = {name: example(schema["properties"][name], schemas) for name in schema.get("required", ())}
+    optional = {name for name, field in fields.model_fields.items() if not field.is_required()}
+    assert fields.model_validate(needed | dict.fromkeys(optional)) == fields.model_validate(needed)

@@ -44,6 +44,26 @@ async def test_model_without_a_template_takes_the_requests() -> None:
     assert prompt_text(on) == "hi"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}),
+    ],
+)
+async def test_every_dialect_of_conversations_with_the_field_takes_the_requests_template(
+    path: str, body: dict[str, Any]
+) -> None:
+    for allowed in (True, False):
+        on = engine()
+        async with serve(on, template=template(), template_source=CHATML, allows_request_templates=allowed) as worker:
+            reply = await worker.post(path, body | {"chat_template": "{{ messages[0].content }}!"})
+        if allowed:
+            assert prompt_text(on) == "hi!"
+        else:
+            assert (reply.error.status, reply.error.param) == (400, "chat_template")
+
+
 async def test_template_of_a_request_is_refused_with_the_key_that_allows_it() -> None:
     on = engine()
     error = (await chat(on, "{{ messages }}", allowed=False)).error

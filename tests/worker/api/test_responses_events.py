@@ -11,12 +11,12 @@ from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 
 from tests.support.openai_types import response_events, strict_event, strict_response
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta, join_deltas
+from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.api.formatter import Answer, Ending, Piece, join_pieces
 from worker.api.logprobs import PlacedPick
 from worker.api.openai_responses import ResponsesFormatter
 from worker.api.responses_events import Output
 from worker.api.responses_items import seal
-from worker.api.served import Answer, Ending, Piece
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason, Pick
 
@@ -75,9 +75,15 @@ def stream(
 
 
 def whole(
-    *deltas: Delta, finish: FinishReason = FinishReason.STOP, picks: Sequence[PlacedPick] = (), **options: Any
+    *deltas: Delta | tuple[Delta, Sequence[PlacedPick]],
+    finish: FinishReason = FinishReason.STOP,
+    last_picks: Sequence[PlacedPick] = (),
+    **options: Any,
 ) -> Any:
-    answer = Answer(tuple(join_deltas(deltas)), Ending(finish, picks=picks))
+    pieces = [Piece(one[0], picks=one[1]) if isinstance(one, tuple) else Piece(one) for one in deltas]
+    joined = join_pieces(pieces)
+    picks = [*(pick for one in joined for pick in one.picks), *last_picks]
+    answer = Answer([one.delta for one in joined], Ending(finish, picks=picks), [one.picks for one in joined])
     return json.loads(formatter(**options).whole([answer], TOTALS))
 
 
@@ -219,7 +225,8 @@ def test_usage_has_the_names_of_this_dialect_and_comes_with_the_end() -> None:
 
 
 def test_logprobs_stand_at_their_text_and_all_together_at_its_end() -> None:
-    events = stream((TextDelta("a"), [pick(1)]), (TextDelta("b"), [pick(2)]), last_picks=[pick(3)], has_logprobs=True)
+    said = ((TextDelta("a"), [pick(1)]), (TextDelta("b"), [pick(2)]))
+    events = stream(*said, last_picks=[pick(3)], has_logprobs=True)
     for event in events:
         strict_event(event)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
@@ -228,15 +235,19 @@ def test_logprobs_stand_at_their_text_and_all_together_at_its_end() -> None:
     assert [one["token"] for one in done["logprobs"]] == ["1", "2", "3"]
     [item] = events[-1]["response"]["output"]
     assert item["content"][0]["logprobs"] == done["logprobs"]
-    assert whole(TextDelta("ab"), picks=[pick(1), pick(2), pick(3)], has_logprobs=True)["output"] == [item]
+    assert whole(*said, last_picks=[pick(3)], has_logprobs=True)["output"] == [item]
 
 
-@pytest.mark.parametrize("after", [ReasoningDelta("hm"), CallStart(0, "c", "f")])
-def test_logprobs_of_what_is_no_text_are_in_the_message_all_the_same(after: Delta) -> None:
-    streamed = stream((TextDelta("a"), [pick(1)]), (after, [pick(2)]), last_picks=[pick(3)], has_logprobs=True)
-    at_once = whole(TextDelta("a"), after, picks=[pick(1), pick(2), pick(3)], has_logprobs=True)
-    assert streamed[-1]["response"]["output"] == at_once["output"]
-    assert [one["token"] for one in at_once["output"][0]["content"][0]["logprobs"]] == ["1", "2", "3"]
+@pytest.mark.parametrize("other", [ReasoningDelta("hm"), CallStart(0, "c", "f")])
+def test_messages_have_the_logprobs_of_their_own_text_alone(other: Delta) -> None:
+    said = ((TextDelta("a"), [pick(1)]), (other, [pick(2)]), (TextDelta("b"), [pick(3)]), (other, [pick(4)]))
+    for response in (
+        stream(*said, last_picks=[pick(5)], has_logprobs=True)[-1]["response"],
+        whole(*said, last_picks=[pick(5)], has_logprobs=True),
+    ):
+        messages = [item for item in response["output"] if item["type"] == "message"]
+        shown = [[one["token"] for one in item["content"][0]["logprobs"]] for item in messages]
+        assert shown == [["1"], ["3"]]
 
 
 def test_reasoning_is_sealed_for_clients_that_ask_for_it() -> None:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.json_bodies import ANYTHING, nearly
-from worker.api.json_schemas import ITEMS
-from worker.api.responses_items import Item, is_unfinished, read_history, read_input, seal, to_lines, to_messages
+from worker.api.responses_items import ITEMS, Item, is_unfinished, read_history, read_input, seal, to_lines, to_messages
 from worker.chat.errors import UnsupportedContent
 from worker.errors import RequestError
 

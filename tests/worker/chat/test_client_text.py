@@ -18,6 +18,7 @@ from tests.worker.chat.templates import (
     text_of,
     untrusted,
 )
+from worker.chat.client_text import Guard
 from worker.chat.control_texts import ControlTexts
 from worker.chat.template import Segment, TemplateError
 
@@ -136,6 +137,12 @@ def test_conversation_that_uses_up_every_noncharacter_is_refused() -> None:
     content = "".join(map(chr, range(0xFDD0, 0xFDF0)))
     with pytest.raises(TemplateError, match="noncharacters"):
         chat_template(CHATML).render([{"role": "user", "content": content}], now=NOW)
+
+
+@pytest.mark.parametrize("used", ["\ufdd0", "é\ufdd0", r"\ufdd0", r"\UFDD0 \u0041", r"é \ufDd0"])
+def test_marks_are_noncharacters_that_no_text_has_in_any_spelling(used: str) -> None:
+    guard = Guard(ControlTexts(["<|im_end|>"]), ["plain", used, r"\ufddg \ufdc0"])
+    assert (guard.mark, guard.end_mark) == ("\ufdd1", "\ufdd2")
 
 
 def test_flood_of_control_texts_is_refused() -> None:

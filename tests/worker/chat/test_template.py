@@ -87,7 +87,7 @@ def test_kwargs_reach_the_template() -> None:
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token", "strftime_now", "range"])
 def test_kwargs_cannot_replace_what_the_template_is_given(name: str) -> None:
-    with pytest.raises(TemplateError, match=f"`{name}`") as caught:
+    with pytest.raises(TemplateError, match=f"'{name}'") as caught:
         rendered(CHATML, USER, kwargs={name: "x"})
     assert caught.value.param == "chat_template_kwargs"
 

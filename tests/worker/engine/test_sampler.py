@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.fakes.pieces import no_text
 from tests.support.llama_chain import chain_distribution, chain_logits
 from worker.api.samplers import read_samplers
 from worker.engine.request import GenerationRequest, SamplerKind, SamplingParams
@@ -68,7 +69,7 @@ PARAMETERS = {
 
 
 def sampler_of(params: SamplingParams, num_vocab: int, end_tokens: frozenset[int]) -> Sampler:
-    return Sampler(GenerationRequest((1,), 1, params), num_vocab, end_tokens)
+    return Sampler(GenerationRequest((1,), 1, params), num_vocab, end_tokens, no_text)
 
 
 def logits(num_vocab: int, seed: int = 0, scale: float = 3.0) -> npt.NDArray[np.float32]:
@@ -205,15 +206,15 @@ def test_end_tokens_never_come_when_they_are_ignored(temperature: float) -> None
 def test_end_tokens_come_after_the_least_length_and_not_before(params: SamplingParams) -> None:
     row = logits(200)
     row[[4, 9]] = 30.0
-    sampler = Sampler(GenerationRequest((1,), 40, params, min_tokens=20), 200, frozenset({4, 9}))
+    sampler = Sampler(GenerationRequest((1,), 40, params, min_tokens=20), 200, frozenset({4, 9}), no_text)
     picked = [sampler.sample(row.copy(), NO_TOKENS, index).token for index in range(40)]
     assert not {4, 9} & set(picked[:20])
     assert {4, 9} & set(picked[20:])
 
 
 def test_least_length_changes_no_other_draw() -> None:
-    plain = Sampler(GenerationRequest((1,), 40, PLAIN), 200, frozenset({4}))
-    longer = Sampler(GenerationRequest((1,), 40, PLAIN, min_tokens=20), 200, frozenset({4}))
+    plain = Sampler(GenerationRequest((1,), 40, PLAIN), 200, frozenset({4}), no_text)
+    longer = Sampler(GenerationRequest((1,), 40, PLAIN, min_tokens=20), 200, frozenset({4}), no_text)
     row = logits(200)
     row[4] = -math.inf
     for index in range(40):

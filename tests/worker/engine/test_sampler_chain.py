@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.fakes.pieces import no_text
 from tests.support.llama_chain import Distribution, chain_distribution
 from worker.engine.request import DEFAULT_SAMPLERS, GenerationRequest, SamplerKind, SamplingParams
 from worker.engine.sampler import Sampler
@@ -37,7 +38,7 @@ def flat(num_vocab: int, seed: int) -> Row:
 def drawn_from(row: Row, params: SamplingParams) -> Distribution:
     """Return the distribution of the next token, as the sampler itself tells it."""
     request = GenerationRequest((1,), 1, params, num_logprobs=len(row), post_sampling_logprobs=True)
-    pick = Sampler(request, len(row), frozenset()).sample(row.copy(), HISTORY, 0)
+    pick = Sampler(request, len(row), frozenset(), no_text).sample(row.copy(), HISTORY, 0)
     distribution = np.zeros(len(row))
     for token, logprob in pick.top:
         distribution[token] = np.exp(logprob)
@@ -183,7 +184,7 @@ def test_greedy_is_llama_cpps_choice_whatever_else_is_set() -> None:
         row = peaked(400, number)
         theirs = chain_distribution(row, params, HISTORY.tolist())
         request = GenerationRequest((1,), 1, params)
-        ours = Sampler(request, len(row), frozenset()).sample(row.copy(), HISTORY, number).token
+        ours = Sampler(request, len(row), frozenset(), no_text).sample(row.copy(), HISTORY, number).token
         assert theirs[ours] == 1.0, params
 
 
@@ -192,4 +193,4 @@ def test_of_equal_best_tokens_greedy_takes_the_first(letters: str) -> None:
     row = np.zeros(LARGE, dtype=np.float32)
     row[[500, 900, 17_000]] = 5.0
     params = replace(PLAIN, temperature=0.0, top_k=2)
-    assert Sampler(GenerationRequest((1,), 1, params), LARGE, frozenset()).sample(row, HISTORY, 0).token == 500
+    assert Sampler(GenerationRequest((1,), 1, params), LARGE, frozenset(), no_text).sample(row, HISTORY, 0).token == 500

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
 
+from tests.fakes.pieces import no_text
 from tests.support.llama_chain import chain_logits
 from tests.support.tiny_gguf import write_tiny_llama
 from worker.engine.llama_vocabulary import LlamaVocabulary
@@ -37,7 +38,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def lowered(params: SamplingParams, history: list[int], num_vocab: int) -> np.ndarray:
     """Return the logits after the sampler has worked on a row of zeros."""
     row = np.zeros(num_vocab, dtype=np.float32)
-    sampler = Sampler(GenerationRequest((1,), 1, params), num_vocab, frozenset())
+    sampler = Sampler(GenerationRequest((1,), 1, params), num_vocab, frozenset(), no_text)
     sampler.sample(row, np.array(history, dtype=np.int32), 0)
     return row
 

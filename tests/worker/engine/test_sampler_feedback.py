@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.fakes.pieces import no_text
 from tests.support.llama_chain import Chain
 from worker.engine.request import DEFAULT_SAMPLERS, GenerationRequest, SamplerKind, SamplingParams
 from worker.engine.sampler import Sampler
@@ -70,7 +71,7 @@ def test_the_same_draws_lead_the_same_way(params: SamplingParams) -> None:
 def test_mirostat_keeps_the_surprise_near_tau(version: int, tau: float) -> None:
     params = SamplingParams(temperature=1.0, mirostat=version, mirostat_tau=tau, seed=2)
     request = GenerationRequest((1,), 1, params, num_logprobs=0, post_sampling_logprobs=True)
-    sampler = Sampler(request, 5000, frozenset())
+    sampler = Sampler(request, 5000, frozenset(), no_text)
     row = np.random.RandomState(3).normal(0.0, 2.0, 5000).astype(np.float32)
     picks = [sampler.sample(row.copy(), NO_TOKENS, index) for index in range(1500)]
     surprises = [-pick.logprob / np.log(2.0) for pick in picks[300:] if pick.logprob is not None]
@@ -82,14 +83,14 @@ def test_adaptive_p_keeps_the_average_probability_near_its_target() -> None:
         temperature=1.0, adaptive_target=0.4, samplers=(*DEFAULT_SAMPLERS, SamplerKind.ADAPTIVE_P), seed=5
     )
     request = GenerationRequest((1,), 1, params, num_logprobs=0)
-    sampler = Sampler(request, 50, frozenset())
+    sampler = Sampler(request, 50, frozenset(), no_text)
     row = np.full(50, -9.0, dtype=np.float32)
     row[:5] = np.log([0.5, 0.3, 0.1, 0.06, 0.04])
     logprobs = [sampler.sample(row.copy(), NO_TOKENS, index).logprob for index in range(600)]
     chosen = np.exp([one for one in logprobs if one is not None])
     assert len(chosen) == 600
     assert chosen.mean() == pytest.approx(0.4, abs=0.05)
-    plain = Sampler(replace(request, sampling=replace(params, samplers=DEFAULT_SAMPLERS)), 50, frozenset())
+    plain = Sampler(replace(request, sampling=replace(params, samplers=DEFAULT_SAMPLERS)), 50, frozenset(), no_text)
     counts = {plain.sample(row.copy(), NO_TOKENS, index).token for index in range(600)}
     assert counts >= {0, 1, 2}
 
@@ -97,7 +98,7 @@ def test_adaptive_p_keeps_the_average_probability_near_its_target() -> None:
 @pytest.mark.parametrize("params", [SamplingParams(mirostat=2, seed=1), replace(ADAPTIVE, adaptive_target=0.3)])
 def test_asking_again_for_a_token_learns_only_once(params: SamplingParams) -> None:
     """A row that is looked at again, after a failed pass or by a grammar, must not count twice."""
-    once, twice = (Sampler(GenerationRequest((1,), 1, params), NUM_VOCAB, frozenset()) for _ in range(2))
+    once, twice = (Sampler(GenerationRequest((1,), 1, params), NUM_VOCAB, frozenset(), no_text) for _ in range(2))
     others = rows(100, seed=9)
     for index, row in enumerate(rows(100, seed=4)):
         twice.sample(others[index].copy(), NO_TOKENS, index)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.fakes.pieces import no_text
 from tests.support.llama_chain import chain_distribution
 from worker.engine.request import GenerationRequest, Pick, SamplingParams
 from worker.engine.sampler import IMPOSSIBLE, Sampler
@@ -36,7 +37,7 @@ def logits(num_vocab: int, scale: float = 3.0, seed: int = 2) -> Row:
 
 def pick(row: Row, params: SamplingParams, num: int, *, post: bool = False, index: int = 0) -> Pick:
     request = GenerationRequest((1,), 1, params, num_logprobs=num, post_sampling_logprobs=post)
-    return Sampler(request, len(row), frozenset({11})).sample(row.copy(), HISTORY, index)
+    return Sampler(request, len(row), frozenset({11}), no_text).sample(row.copy(), HISTORY, index)
 
 
 def log_softmax(row: Row) -> npt.NDArray[np.float64]:
@@ -80,7 +81,7 @@ def test_those_of_the_model_know_no_least_length_and_those_of_the_draw_do() -> N
         request = GenerationRequest(
             (1,), 9, SamplingParams(), num_logprobs=3, post_sampling_logprobs=post, min_tokens=5
         )
-        got = Sampler(request, 200, frozenset({11})).sample(row.copy(), HISTORY, 0)
+        got = Sampler(request, 200, frozenset({11}), no_text).sample(row.copy(), HISTORY, 0)
         assert got.token != 11
         assert got.top[0][0] == expected
 
@@ -113,7 +114,9 @@ def test_a_greedy_draw_is_certain() -> None:
 
 def test_nothing_is_told_that_nobody_asked_for() -> None:
     row = logits(200)
-    plain = Sampler(GenerationRequest((1,), 1, SamplingParams(seed=4)), 200, frozenset()).sample(row.copy(), HISTORY, 0)
+    plain = Sampler(GenerationRequest((1,), 1, SamplingParams(seed=4)), 200, frozenset(), no_text).sample(
+        row.copy(), HISTORY, 0
+    )
     assert (plain.logprob, plain.top) == (None, ())
     only_its_own = pick(row, SamplingParams(seed=4), 0)
     assert only_its_own.top == ()

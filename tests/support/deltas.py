@@ -1,0 +1,13 @@
+"""Deltas as a whole reply has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from worker.api.deltas import Delta
+from worker.api.formatter import Piece, join_pieces
+
+
+def join_deltas(deltas: Iterable[Delta]) -> list[Delta]:
+    """Return the same answer in as few pieces as possible."""
+    return [piece.delta for piece in join_pieces([Piece(delta) for delta in deltas])]
