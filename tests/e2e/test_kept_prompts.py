@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.support.real_server import Api, api_of, real_server
 from tests.support.served import until
 from tests.support.tiny_gguf import write_tiny_llama
@@ -12,6 +14,7 @@ from tests.support.tiny_gguf import write_tiny_llama
 PROMPT = "tell story red marker hello world " * 12
 
 
+@pytest.mark.slow
 async def test_a_swap_there_and_back_costs_no_prompt(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_tiny_llama(tmp_path / f"{name}.gguf", name=name)
@@ -41,6 +44,7 @@ async def test_a_swap_there_and_back_costs_no_prompt(tmp_path: Path) -> None:
             assert len(list((tmp_path / "cache" / "prompts").iterdir())) == 1
 
 
+@pytest.mark.slow
 async def test_a_restart_of_the_server_costs_no_prompt(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "a.gguf")
     models = {"kept": {"model": "./a.gguf", "context": 512, "device": "cpu", "prompt_cache_disk_bytes": "10MiB"}}

@@ -79,6 +79,7 @@ async def test_every_request_starts_the_idle_time_anew(server: Served) -> None:
     await until(lambda: bool(of(server, "term", "again")), what="the unload")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_load_without_progress_is_given_up_by_name_and_tried_again_for_a_later_request(server: Served) -> None:
     refused = await server.chat("late")

@@ -38,6 +38,7 @@ async def api(server: RealServer) -> AsyncIterator[Api]:
         yield client
 
 
+@pytest.mark.slow
 async def test_answers_with_drafts_are_those_without(api: Api) -> None:
     plain = await api.complete("plain", PROMPT, 60, **FIELDS)
     for name in ("text", "model"):

@@ -93,6 +93,7 @@ async def test_floats_are_the_numbers_of_base64(api: Api) -> None:
     assert len(numbers) == 5
 
 
+@pytest.mark.slow
 async def test_many_clients_at_once_each_get_their_own(client: openai.AsyncOpenAI) -> None:
     """32 clients, each with 20 calls one after another, of texts between one word and as long as the model reads."""
     texts = [sentence(number, 1 + number * 13 % 60) for number in range(40)]
@@ -187,6 +188,7 @@ async def test_worker_of_an_encoder_looks_like_any_other(api: Api) -> None:
 # --- a model that generates -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_model_that_generates_embeds_long_and_short_texts_alike(client: openai.AsyncOpenAI) -> None:
     long = "The sea was calm and the ship sailed on into the winter night. " * 20
     texts = ["The ship is at sea.", long, "Prices of shares fell.", "A vessel sails on the ocean."]
@@ -198,6 +200,7 @@ async def test_model_that_generates_embeds_long_and_short_texts_alike(client: op
     assert cosine(together.data[0].embedding, together.data[1].embedding) < CLOSE
 
 
+@pytest.mark.slow
 async def test_answer_goes_on_while_texts_are_embedded(api: Api) -> None:
     texts = ["The sea was calm and the ship sailed on into the winter night. " * 4] * 12
     answering = asyncio.create_task(api.complete("smol", "The sea", 48, ignore_eos=True, cache_prompt=False))

@@ -247,6 +247,7 @@ async def test_client_that_leaves_the_queue_frees_its_place(
     await until(leaver.is_idle, within_s=FREED_WITHIN_S, what="free places")
 
 
+@pytest.mark.slow
 async def test_storm_of_clients_that_leave_leaves_every_place_free(api: Api) -> None:
     for number in range(40):
         body = {"model": "main", "prompt": random_tokens(40, number), "max_tokens": 50, "stream": number % 2 == 0}

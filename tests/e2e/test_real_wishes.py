@@ -105,6 +105,7 @@ async def test_answer_whose_time_is_up_ends_with_the_line_it_has(api: Api, strea
     assert whole.counts[1] == 8
 
 
+@pytest.mark.slow
 async def test_clients_of_every_kind_that_come_and_go_disturb_nobody_who_stays(api: Api) -> None:
     """Twenty on two slots: every third leaves in the middle, half of the others stream."""
     chance = random.Random(5)

@@ -26,6 +26,7 @@ async def entry(server: Served, model: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 async def test_engine_that_hangs_is_killed_its_requests_fail_and_the_next_one_gets_a_new_worker(tmp_path: Path) -> None:
     """The stub's event loop reports and answers on; only its engine makes no pass. It does not obey TERM either."""
     async with served(tmp_path, {"small": watched(IGNORE_TERM=1)}) as server:
@@ -50,6 +51,7 @@ async def test_engine_that_hangs_is_killed_its_requests_fail_and_the_next_one_ge
         assert 'corral_worker_exits_total{model="small",reason="hung"} 1.0' in page
 
 
+@pytest.mark.slow
 async def test_stopped_worker_is_killed_and_replaced(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": watched()}) as server:
         assert (await server.chat("small")).status == 200
@@ -60,6 +62,7 @@ async def test_stopped_worker_is_killed_and_replaced(tmp_path: Path) -> None:
         assert "has not reported" in (await entry(server, "small"))["last_exit"]["detail"]
 
 
+@pytest.mark.slow
 async def test_worker_that_works_for_longer_than_the_limit_is_left_alone(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": watched()}) as server:
         reply = await server.chat("small", tokens=60, delay_s=0.05)
@@ -67,6 +70,7 @@ async def test_worker_that_works_for_longer_than_the_limit_is_left_alone(tmp_pat
         assert len(server.journal("started")) == 1
 
 
+@pytest.mark.slow
 async def test_worker_that_loads_for_longer_than_the_limit_is_left_alone(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": watched(LOAD_S=2 * HANG_S, LOAD_SILENT=1)}) as server:
         assert (await server.chat("small")).status == 200
@@ -89,6 +93,7 @@ async def test_crash_of_an_idle_worker_is_noticed_at_once_and_unnoticed_by_the_n
         assert len(server.journal("started")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", [{"CRASH_ON_LOAD": "SIGSEGV"}, {"FAIL_EXIT": 66, "FAIL_MESSAGE": "no memory for KV"}])
 async def test_model_that_cannot_load_costs_few_starts_however_often_it_is_asked(
     tmp_path: Path, fake: dict[str, Any]

@@ -58,6 +58,7 @@ async def metric(server: Served, name: str) -> float:
 # --- files that cannot be used ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_broken_file_changes_nothing_until_the_next_good_one(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": {}}) as server:
         assert (await server.chat("small")).status == 200
@@ -83,6 +84,7 @@ async def test_a_broken_file_changes_nothing_until_the_next_good_one(tmp_path: P
         assert len(server.journal("started")) == 1
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_written_in_two_steps_is_never_read_half(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": {}, "last": {}}) as server:
         new = text_of(tmp_path, {"small": {}, "other": {}, "last": {}})
@@ -102,6 +104,7 @@ async def test_a_file_that_is_written_in_two_steps_is_never_read_half(tmp_path: 
 # --- however files are replaced ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_edit_is_picked_up_however_the_file_is_replaced(tmp_path: Path) -> None:
     async with served(tmp_path, {"aaaa": {}}) as server:
         path = tmp_path / "models.yaml"
@@ -218,6 +221,7 @@ async def test_a_model_that_is_removed_is_refused_at_once_and_unloaded_when_it_i
         await until(lambda: not server.worker_pids(), what="the unload")
 
 
+@pytest.mark.slow
 async def test_an_alias_comes_and_goes_under_load_without_a_lost_request_or_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": {}}) as server:
         statuses: list[int] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.company import Company
 from tests.support.models import smollm2_path
 from tests.support.real_server import Api
@@ -15,6 +17,7 @@ from worker.engine.request import GenerationRequest, SamplingParams
 NUM_RUNS = 20
 
 
+@pytest.mark.slow
 async def test_twenty_runs_under_varied_load_give_the_same_tokens_and_logprobs() -> None:
     options = EngineOptions(context=256, slots=4, device="cpu")
     backend = LlamaBackend.load(str(smollm2_path()), options, num_threads=2)

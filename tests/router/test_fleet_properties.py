@@ -205,7 +205,7 @@ class HistoryWithMemory(AnyHistory):
 # `make mutate` sets a number of its own, the same histories for every mutation, and needs no smallest example.
 NUM_HISTORIES = int(os.environ.get("FLEET_HISTORIES", "0"))
 histories = settings(
-    max_examples=NUM_HISTORIES or 1000,
+    max_examples=NUM_HISTORIES or 300,
     stateful_step_count=40,
     deadline=None,
     derandomize=bool(NUM_HISTORIES),
