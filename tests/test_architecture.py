@@ -59,8 +59,8 @@ WORKER_LAYERS = {
         api.logit_bias api.logprobs api.loras api.ollama_fields api.ollama_reply api.openai_fields
         api.openai_reply api.ports api.prompt api.refusals api.refused_anthropic api.refused_everywhere
         api.refused_llama api.refused_ollama api.refused_openai api.refused_responses api.responses_events
-        api.responses_fields api.responses_items api.samplers api.sampling_fields api.text_limits
-        api.texts_or_tokens api.thinking api.usage api.vectors chat.client_text chat.control_texts
+        api.responses_fields api.responses_items api.samplers api.sampling_fields api.stream_options
+        api.text_limits api.texts_or_tokens api.thinking api.usage api.vectors chat.client_text chat.control_texts
         chat.expectations chat.filters chat.limits chat.messages chat.render_context chat.sandbox chat.template
         chat.text_operations engine.adapters engine.admission engine.budget engine.calibration engine.cost
         engine.detokenizer engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram

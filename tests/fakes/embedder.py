@@ -21,6 +21,12 @@ def fake_vector(tokens: Sequence[int]) -> npt.NDArray[np.float32]:
     return np.array([len(tokens), tokens[0], tokens[-1], sum(tokens) % 97], dtype=np.float32)
 
 
+def unit(tokens: Sequence[int], size: int | None = None) -> list[float]:
+    """Return what clients get of it: its first `size` numbers at length 1."""
+    vector = fake_vector(tokens)[:size]
+    return list(vector / np.linalg.norm(vector))
+
+
 @dataclass
 class FakeEmbedder:
     """The interface of `worker.engine.embedder.Embedder`."""

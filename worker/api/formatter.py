@@ -5,6 +5,7 @@ Plain data, and the base of every dialect's formatter. Must not know a dialect, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -89,7 +90,7 @@ def _join(run: Sequence[Piece]) -> Piece:
     )
 
 
-class Formatter:
+class Formatter(ABC):
     """Turns an answer into one dialect's bytes, for one request. Streamed bytes may be joined freely.
 
     Each dialect has its own; what it does not override it does without.
@@ -103,21 +104,21 @@ class Formatter:
         """Return what tells how far a choice's prompt is, for requests that want it; the choice is open."""
         return b""
 
+    @abstractmethod
     def piece(self, choice: int, piece: Piece) -> bytes:
         """Return one more piece of an answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return what closes a choice; `totals` comes with the last choice to close."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole(self, answers: Sequence[Answer], totals: Totals) -> bytes:
         """Return the whole reply of a request that is not streamed."""
-        raise NotImplementedError
 
     def stored(self) -> bytes | None:
         """Return what the router keeps of the finished reply, as a `STORE` frame has it; None = nothing. Asked last."""

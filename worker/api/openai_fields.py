@@ -11,34 +11,25 @@ from typing import Annotated, Self
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from worker.api.fields import Fields, Whole, one_of, unsupported
+from worker.api.fields import Whole, one_of
 from worker.api.json_schemas import NULL, any_of
 from worker.api.sampling_fields import SamplingFields
+from worker.api.stream_options import StreamOptions
 
 MAX_CHOICES = 16
 
 
-class StreamOptions(Fields):
-    """`stream_options`."""
+class UsageOptions(StreamOptions):
+    """`stream_options`, in which usage is asked for."""
 
     include_usage: bool | None = Field(None, description="true or false")
-    include_obfuscation: Annotated[bool | None, WithJsonSchema({"enum": [False, None]})] = Field(
-        None, description="true or false"
-    )
-
-    @field_validator("include_obfuscation")
-    @classmethod
-    def _refuse_padding(cls, value: bool | None) -> bool | None:
-        if value:
-            raise unsupported("is not available in this release")
-        return value
 
 
 class GenerationFields(SamplingFields):
     """What chat and completions have in common. None = not said."""
 
     stream: bool | None = Field(None, description="true or false")
-    stream_options: StreamOptions | None = Field(None, description="an object")
+    stream_options: UsageOptions | None = Field(None, description="an object")
     n: Whole | None = Field(None, ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
     max_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")
     max_completion_tokens: Whole | None = Field(None, ge=1, description="an integer of at least 1")

@@ -16,6 +16,7 @@ from worker.api.refusals import STRUCTURED, choice_refused, show, tools_refused,
 from worker.api.refused_responses import LOGPROBS
 from worker.api.responses_items import ITEMS
 from worker.api.sampling_fields import SamplingFields
+from worker.api.stream_options import StreamOptions
 from worker.errors import RequestError
 
 SEALED = "reasoning.encrypted_content"
@@ -33,21 +34,6 @@ MAX_COUNT = 2**31
 MAX_METADATA = 16
 MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
-
-
-class StreamOptions(Fields):
-    """`stream_options`."""
-
-    include_obfuscation: Annotated[bool | None, WithJsonSchema({"enum": [False, None]})] = Field(
-        None, description="true or false"
-    )
-
-    @field_validator("include_obfuscation")
-    @classmethod
-    def _refuse_padding(cls, value: bool | None) -> bool | None:
-        if value:
-            raise unsupported("is not available in this release")
-        return value
 
 
 class TextFormat(Fields):

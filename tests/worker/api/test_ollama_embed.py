@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.fakes.embedder import LONGEST, SIZE, FakeEmbedder, embedding_engine, fake_vector
+from tests.fakes.embedder import LONGEST, SIZE, FakeEmbedder, embedding_engine, unit
 from tests.fakes.engine import BOS, FakeEngine, FakeVocabulary
 from tests.support.worker_client import WorkerClient, serve
 
@@ -33,11 +32,6 @@ def embedder() -> FakeEmbedder:
 async def client(embedder: FakeEmbedder) -> AsyncIterator[WorkerClient]:
     async with serve(embedding_engine(), embedder=embedder) as worker:
         yield worker
-
-
-def unit(tokens: list[int], size: int | None = None) -> list[float]:
-    vector = fake_vector(tokens)[:size]
-    return list(vector / np.linalg.norm(vector))
 
 
 async def test_each_text_gets_a_vector_of_length_one(client: WorkerClient) -> None:

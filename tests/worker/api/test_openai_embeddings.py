@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from tests.fakes.embedder import LONGEST, SIZE, FakeEmbedder, embedding_engine, fake_vector
+from tests.fakes.embedder import LONGEST, SIZE, FakeEmbedder, embedding_engine, unit
 from tests.fakes.engine import FakeEngine
 from tests.support.served import until
 from tests.support.worker_client import WorkerClient, serve
@@ -31,11 +31,6 @@ def embedder() -> FakeEmbedder:
 async def client(embedder: FakeEmbedder) -> AsyncIterator[WorkerClient]:
     async with serve(embedding_engine(), embedder=embedder) as worker:
         yield worker
-
-
-def unit(tokens: list[int], size: int | None = None) -> list[float]:
-    vector = fake_vector(tokens)[:size]
-    return list(vector / np.linalg.norm(vector))
 
 
 # --- input ------------------------------------------------------------------------------------------------

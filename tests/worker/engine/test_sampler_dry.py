@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 
 from tests.fakes.pieces import no_text
 from tests.support.llama_chain import chain_logits
-from tests.support.tiny_gguf import write_tiny_llama
+from tests.support.vocabularies import vocabulary_of
 from worker.engine.llama_vocabulary import LlamaVocabulary
 from worker.engine.request import Breakers, GenerationRequest, SamplingParams
 from worker.engine.sampler import Sampler
@@ -26,13 +25,8 @@ DRY = SamplingParams(temperature=0.0, dry_multiplier=0.8)
 
 @pytest.fixture(scope="module", params=["spm", "bpe"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path: Path = tmp_path_factory.mktemp("dry") / "tiny.gguf"
-    params = lib.llama_model_default_params()
-    params.vocab_only = True
-    written = write_tiny_llama(path, vocab=request.param).path
-    loaded = lib.llama_model_load_from_file(str(written).encode(), params)
-    yield loaded
-    lib.llama_model_free(loaded)
+    with vocabulary_of(request.param, tmp_path_factory.mktemp("dry")) as loaded:
+        yield loaded
 
 
 def lowered(params: SamplingParams, history: list[int], num_vocab: int) -> np.ndarray:

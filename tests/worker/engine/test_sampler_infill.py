@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from tests.support.llama_chain import Chain
-from tests.support.tiny_gguf import write_tiny_llama
+from tests.support.vocabularies import vocabulary_of
 from worker.engine.llama_vocabulary import LlamaVocabulary
 from worker.engine.request import GenerationRequest, SamplerKind, SamplingParams
 from worker.engine.sampler import Sampler
@@ -29,13 +28,8 @@ NO_TOKENS = np.empty(0, dtype=np.int32)
 
 @pytest.fixture(scope="module", params=["spm", "bpe"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path: Path = tmp_path_factory.mktemp("infill") / "tiny.gguf"
-    params = lib.llama_model_default_params()
-    params.vocab_only = True
-    written = write_tiny_llama(path, vocab=request.param).path
-    loaded = lib.llama_model_load_from_file(str(written).encode(), params)
-    yield loaded
-    lib.llama_model_free(loaded)
+    with vocabulary_of(request.param, tmp_path_factory.mktemp("infill")) as loaded:
+        yield loaded
 
 
 @pytest.fixture
