@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.fakes.engine import FakeEngine, Script
-from worker.api.deltas import OutputParser, PlainText, text_of
 from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import PlacedPick
 from worker.api.served import Job, ServedModel
 from worker.api.stream import Reply
 from worker.api.text_limits import TextLimits
 from worker.api.usage import Totals
+from worker.chat.deltas import OutputParser, PlainText, text_of
 from worker.contract import Frame, FrameDecoder, FrameType
 from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worker.api.deltas import Delta
 from worker.api.formatter import Piece, join_pieces
+from worker.chat.deltas import Delta
 
 
 def join_deltas(deltas: Iterable[Delta]) -> list[Delta]:

@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 import orjson
 
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 
 SIGNATURE = "Y29ycmFs"
 """Of every thought: clients insist on one and send it back; nothing here needs it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from worker.api.deltas import CallStart, Delta, OutputParser, PlainText, ReasoningDelta
 from worker.api.formatter import Answer, Ending, Piece, join_pieces
 from worker.api.logprobs import PickQueue, PlacedPick
 from worker.api.text_limits import TextLimit
 from worker.api.usage import ChoiceTotals
+from worker.chat.deltas import CallStart, Delta, OutputParser, PlainText, ReasoningDelta
 from worker.engine.detokenizer import TextStream
 from worker.engine.request import FinishReason, GenerationRequest, Output, Pick, RequestId, RequestTimings
 
@@ -100,7 +100,7 @@ class Choice:
             self._picks.show(len(text), is_over=self._text.is_stopped or self.finish is not None)
         deltas = self._parser.push(text) if text else []
         if self.finish is not None:
-            deltas += self._parser.flush()
+            deltas += self._parser.flush(is_cut=self.finish is not FinishReason.STOP or self._text.is_stopped)
         return self._pieces(deltas) if deltas else []
 
     def _reason(self, told: FinishReason) -> FinishReason:

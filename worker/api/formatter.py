@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from worker.api.deltas import Delta, goes_on, join_run, text_of
 from worker.api.logprobs import PlacedPick
 from worker.api.usage import Totals
+from worker.chat.deltas import Delta, goes_on, join_run, text_of
 from worker.engine.request import FinishReason, PrefillProgress, RequestTimings
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
-from worker.api.deltas import text_of
 from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.llama_fields import LlamaFields, generation_settings
 from worker.api.logprobs import LEAST, PlacedPick
 from worker.api.prompt import text_of_tokens
 from worker.api.served import ServedModel
 from worker.api.usage import ChoiceTotals, Totals, add_up, prompt_progress
+from worker.chat.deltas import text_of
 from worker.engine.request import FinishReason, GenerationRequest, PrefillProgress
 
 Object = dict[str, Any]

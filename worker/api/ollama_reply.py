@@ -13,10 +13,10 @@ from typing import Any, assert_never
 
 import orjson
 
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import Shape
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason
 from worker.errors import GenerationFailed
 

@@ -14,7 +14,6 @@ from pydantic import Field, WithJsonSchema
 
 from worker.api.body import read_object
 from worker.api.chat_prompt import MESSAGES, Conversation, chat_tokens, continues_last
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.formatter import Answer, Ending, Formatter, Piece
@@ -27,6 +26,7 @@ from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.api.text_limits import TextLimits
 from worker.api.thinking import Thinking
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import PrefillProgress
 from worker.errors import RequestError
 

@@ -14,7 +14,6 @@ import orjson
 from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
-from worker.api.deltas import text_of
 from worker.api.engine_requests import MAX_ALL_CHOICES, check_num_choices, make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.fim_prompt import Gap, fim_prompt
@@ -29,6 +28,7 @@ from worker.api.served import Envelope, Job, ServedModel
 from worker.api.text_limits import TextLimits
 from worker.api.texts_or_tokens import ALLOWED, TextOrTokens, read_texts_or_tokens, texts_or_tokens_schema
 from worker.api.usage import Totals
+from worker.chat.deltas import text_of
 from worker.engine.request import FinishReason, PrefillProgress
 from worker.errors import RequestError, UnsupportedParameter
 

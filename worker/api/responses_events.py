@@ -13,9 +13,9 @@ from typing import Any, assert_never
 
 import orjson
 
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.logprobs import PlacedPick, Shape
 from worker.api.responses_items import Item, seal
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 
 Event = tuple[str, dict[str, Any]]
 """Type and fields."""

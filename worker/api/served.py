@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from worker.api.deltas import OutputParser, PlainText
 from worker.api.formatter import Formatter
 from worker.api.loras import AskedLora, read_lora_header
 from worker.api.ports import Embedder, Engine, Vocabulary
 from worker.api.text_limits import TextLimits
+from worker.chat.deltas import OutputParser, PlainText
 from worker.contract import Header, LoraFile
 from worker.engine.pair_prompt import PairPrompt
 from worker.engine.request import GenerationRequest

@@ -11,9 +11,9 @@ import pytest
 from tests.support.deltas import join_deltas
 from worker.api.anthropic_messages import MessageFormatter
 from worker.api.anthropic_reply import SIGNATURE, BlockStream, blocks_of, message_usage, usage_of
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Answer, Ending, Piece
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason
 
 TOTALS = Totals(prompt_tokens=20, cached_tokens=15, completion_tokens=7)

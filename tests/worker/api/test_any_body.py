@@ -17,7 +17,6 @@ from tests.fakes.embedder import FakeEmbedder, embedding_engine
 from tests.fakes.engine import FakeEngine, FakeVocabulary
 from tests.support.json_bodies import ANYTHING, Schema, bodies, example, fitting
 from worker.api import refusals
-from worker.api.deltas import TextDelta
 from worker.api.fields import Fields, read_fields
 from worker.api.formatter import Piece
 from worker.api.pooled import PooledJob, check_can_generate
@@ -28,6 +27,7 @@ from worker.api.refused_openai import CHAT, COMPLETIONS, EMBEDDINGS, RERANK
 from worker.api.refused_responses import RESPONSES
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.app import ROUTES, Route
+from worker.chat.deltas import TextDelta
 from worker.chat.template import ChatTemplate
 from worker.contract import LoraFile
 from worker.engine.pair_prompt import PairPrompt

@@ -12,13 +12,13 @@ import pytest
 from tests.fakes.engine import FakeEngine, Script
 from tests.fakes.reply import STOP, Run, play
 from tests.support.openai_types import response_events
-from worker.api.deltas import Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Formatter
 from worker.api.logprobs import chat_logprobs
 from worker.api.openai_chat import ChatFormatter
 from worker.api.openai_reply import Head
 from worker.api.openai_responses import ResponsesFormatter
 from worker.api.responses_events import Output
+from worker.chat.deltas import Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason
 
 THOUGHTS: Sequence[bytes] = (b"a", b"b", b"c", b"|", b"d", b"e")

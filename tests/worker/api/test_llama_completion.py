@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes.engine import FakeEngine, FakeVocabulary, Script
 from tests.support.worker_client import WorkerReply, serve
-from worker.api.deltas import PlainText
 from worker.api.llama_completion import read_llama_completion
 from worker.api.llama_fields import MAX_PROBS
 from worker.api.served import Envelope, ServedModel
+from worker.chat.deltas import PlainText
 from worker.engine.request import FinishReason, PrefillProgress
 
 PATH = "/completion"

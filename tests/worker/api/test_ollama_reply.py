@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.deltas import join_deltas
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Answer, Ending, Piece
 from worker.api.ollama_reply import Layout, OllamaFormatter, OllamaHead, as_message, as_response, created_at
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason
 from worker.errors import GenerationFailed
 

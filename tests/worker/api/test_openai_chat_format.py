@@ -10,12 +10,12 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.support.deltas import join_deltas
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.openai_chat import ChatFormatter
 from worker.api.openai_completions import CompletionFormatter
 from worker.api.openai_reply import Head
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason, PrefillProgress
 
 HEAD = Head("chatcmpl-1", 1_700_000_000, "tiny", "fp_1", 7)

@@ -11,13 +11,13 @@ from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 
 from tests.support.openai_types import response_events, strict_event, strict_response
-from worker.api.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.api.formatter import Answer, Ending, Piece, join_pieces
 from worker.api.logprobs import PlacedPick
 from worker.api.openai_responses import ResponsesFormatter
 from worker.api.responses_events import Output
 from worker.api.responses_items import seal
 from worker.api.usage import Totals
+from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.engine.request import FinishReason, Pick
 
 SETTINGS: dict[str, Any] = {

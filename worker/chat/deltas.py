@@ -56,8 +56,8 @@ class OutputParser(Protocol):
     def push(self, text: str) -> list[Delta]:
         """Return what is certain now."""
 
-    def flush(self) -> list[Delta]:
-        """Return what was held back; at the end of the answer."""
+    def flush(self, *, is_cut: bool = False) -> list[Delta]:
+        """Return what was held back; at the end of the answer. One that `is_cut` was not ended by the model."""
 
 
 class PlainText:
@@ -67,7 +67,7 @@ class PlainText:
         """Return it."""
         return [TextDelta(text)] if text else []
 
-    def flush(self) -> list[Delta]:
+    def flush(self, *, is_cut: bool = False) -> list[Delta]:
         """Return nothing: nothing is held back."""
         return []
 

@@ -1,0 +1,47 @@
+"""What a model thinks before it answers: by which tags its chat template marks it, and whether a prompt has opened one.
+
+Must not know tokens or dialects. Harmony's channels are read by their family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_KNOWN = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<reasoning>", "</reasoning>"),
+)
+"""What thoughts begin and end with, as the templates of models show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What stands in front of thoughts and behind them."""
+
+    open: str
+    close: str
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What may be tokens of their own."""
+        return (self.open, self.close)
+
+    def are_open(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends so has begun a thought, which the answer goes on with."""
+        return prompt_end.rstrip().endswith(self.open)
+
+    def leaves_open(self, text: str) -> bool:
+        """Whether `text`, which the answer goes on with, has begun a thought and not ended it."""
+        return text.lstrip().startswith(self.open) and self.close not in text
+
+
+def find_tags(source: str) -> Tags | None:
+    """Return the tags of a chat template with this source; None if its model does not think in tags."""
+    for open_, close in _KNOWN:
+        if close in source:
+            return Tags(open_, close)
+    return None

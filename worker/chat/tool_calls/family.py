@@ -1,0 +1,75 @@
+"""What a family of models is asked about its form of tool calls. Each has a file of its own.
+
+A family reads what its models write, and writes the grammar of what they may write. Both in text: which of its markers
+are tokens is told by `Markers`. Must not know dialects or requests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
+from worker.chat.tool_calls.scanner import Reading, Scanner
+from worker.chat.tool_calls.tools import Tools
+
+
+class Family(ABC):
+    """One form of tool calls."""
+
+    name: ClassVar[str]
+    """Short, as in the table of the docs."""
+    title: ClassVar[str]
+    """Which models write it, for people."""
+    markers: ClassVar[tuple[str, ...]]
+    """What may be tokens of their own, beside the tags of thoughts."""
+    triggers: ClassVar[tuple[str, ...]]
+    """A call, or a block of calls, begins with one of these markers. Behind one nothing but calls can come."""
+    holds_many: ClassVar[bool] = False
+    """One block holds all calls; else each call is a block of its own."""
+    between: ClassVar[str] = "\n"
+    """What stands between two blocks."""
+    tested_on: ClassVar[str] = ""
+    """The real model that the tests have called tools with; empty = canned outputs only."""
+
+    @abstractmethod
+    def fits(self, source: str) -> bool:
+        """Whether a chat template with this source is one of the family's."""
+
+    @abstractmethod
+    def read(self, scan: Scanner) -> Reading[None]:
+        """Read a whole answer behind its first thoughts. What is no call, or a broken one, is text."""
+
+    @abstractmethod
+    def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
+        """Return the expression of what stands behind `trigger`, to the end of the block. More than one call may be
+        in it if the block `holds_many` and `tools` allows several."""
+
+    def required_calls(self, write: GrammarWriter, tools: Tools) -> str:
+        """Return the expression of an answer that is calls alone."""
+        blocks = [f"{write.marker(trigger)} {self.block(write, tools, trigger)}" for trigger in self.triggers]
+        block = write.any_of(blocks)
+        if self.holds_many or not tools.is_parallel:
+            return block
+        return f"{block} ({write.literal(self.between)} {block})*"
+
+    def free_calls(self, write: GrammarWriter, tools: Tools) -> str:
+        """Return the expression of an answer in which text and calls come as the model likes."""
+        block = write.any_of(
+            f"{write.text_before(trigger)} {self.block(write, tools, trigger)}" for trigger in self.triggers
+        )
+        return f"{block}* {TEXT}" if tools.is_parallel else f"{block} | {TEXT}"
+
+    def answer(self, write: GrammarWriter, body: str) -> str:
+        """Return the expression of an answer whose visible text is `body`, from where the model begins to write.
+
+        The same for most families; some write more than the text.
+        """
+        return body
+
+    def call_id(self, key: str, index: int, name: str) -> str:
+        """Return the id of a call, unique and in the form that the templates demand. `key` is 32 hexadecimal digits.
+
+        The same arguments give the same id.
+        """
+        return f"call_{key[:22]}{index:02d}"
