@@ -9,7 +9,7 @@ import numpy as np
 from tests.fakes.backend import computed_with, next_token
 from worker.engine.batch import TokenArray
 from worker.engine.cost import CostTable
-from worker.engine.drafting import Drafting
+from worker.engine.drafting import NO_RULES, Drafting, Rules
 from worker.engine.request import RequestId
 from worker.engine.sequence import Sequence as TokenSequence
 
@@ -23,7 +23,12 @@ class OftenRight(Drafting):
         self._num_vocab = num_vocab
 
     def propose(
-        self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
+        self,
+        generating: Sequence[tuple[int, TokenSequence]],
+        costs: CostTable,
+        *,
+        max_seconds: float,
+        rules: Rules = NO_RULES,
     ) -> dict[RequestId, TokenArray]:
         drafts = {}
         for _, sequence in generating:

@@ -16,12 +16,14 @@ from numpy import float32
 from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, Fetch, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
+from worker.engine.constraint import ConstraintFailed
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting, DraftModel
 from worker.engine.errors import ForwardAborted, ForwardError, InvalidBatch, KvCacheFull
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.prompt_store import PromptStore
 from worker.engine.request import AdapterSet, GenerationRequest, Output, Pick, RequestId
+from worker.engine.rule_follower import RuleFollower
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
@@ -33,6 +35,20 @@ log = logging.getLogger(__name__)
 LOOKED_AT = 1024
 MAX_FAILURES = 3
 """So many failed passes in a row mean that the backend is broken."""
+
+
+Beside = Callable[[Callable[[], None]], Callable[[], None]]
+"""Begins work that may run beside a pass; what it returns waits until the work is done."""
+
+
+def _nothing() -> None:
+    pass
+
+
+def at_once(work: Callable[[], None]) -> Callable[[], None]:
+    """Do the work before the pass."""
+    work()
+    return _nothing
 
 
 class Backend(Protocol):
@@ -111,6 +127,7 @@ class EngineCore:
         check_cells: bool = False,
         draft_model: DraftModel | None = None,
         prompts: PromptFolder | None = None,
+        beside: Beside = at_once,
     ) -> None:
         self.backend = backend
         self.scheduler = Scheduler(options)
@@ -131,8 +148,9 @@ class EngineCore:
         self._in_pass: frozenset[RequestId] = frozenset()
         """Requests with rows in the pass that runs now."""
         self._is_interrupted = False
-        self._unsampled: set[RequestId] = set()
-        """Requests whose samplers failed in this step."""
+        self._unsampled: dict[RequestId, str] = {}
+        """Requests whose samplers failed in this step, and why."""
+        self._beside = beside
 
     @property
     def has_work(self) -> bool:
@@ -223,9 +241,8 @@ class EngineCore:
         """Return the outputs with an error in place of what no sampler could make."""
         if not self._unsampled:
             return outputs
-        message = "no token could be sampled with these sampling parameters"
         kept = [output for output in outputs if output.request_id not in self._unsampled]
-        kept += [self.scheduler.fail(request_id, message, now_s) for request_id in self._unsampled]
+        kept += [self.scheduler.fail(request_id, why, now_s) for request_id, why in self._unsampled.items()]
         self._unsampled.clear()
         return kept
 
@@ -235,11 +252,33 @@ class EngineCore:
         if not generating or not self.scheduler.options.can_share:  # a memory that cannot be cut keeps wrong drafts
             return {}
         target_s = gap_s(self.scheduler.options, self.costs, [sequence.request for _, sequence in generating])
-        return self.drafting.propose(generating, self.costs, max_seconds=target_s)
+        rules = {}
+        for _, sequence in generating:
+            if (rule := self._samplers[sequence.request_id].rule) is not None:
+                rules[sequence.request_id] = rule
+        return self.drafting.propose(generating, self.costs, max_seconds=target_s, rules=rules)
+
+    def _prepare_rules(self, plan: StepPlan) -> Callable[[], None]:
+        """Have found out, beside the pass, what may come in constrained answers. What is returned waits for it."""
+        ruled: list[tuple[RuleFollower, int, list[int]]] = []
+        for chunk in plan.chunks:
+            if chunk.num_outputs and (rule := self._samplers[chunk.request_id].rule) is not None:
+                sequence = self.scheduler.slots[chunk.seq_id].sequence
+                assert sequence is not None
+                ruled.append((rule, sequence.num_generated, chunk.drafts.tolist()))
+        if not ruled:
+            return _nothing
+
+        def prepare() -> None:
+            for rule, index, drafts in ruled:
+                rule.prepare(index, drafts)
+
+        return self._beside(prepare)
 
     def _forward(self, plan: StepPlan) -> StepResult:
         started_s = self._clock()
         self._in_pass = frozenset(chunk.request_id for chunk in plan.chunks)
+        rules_are_ready = self._prepare_rules(plan)
         try:
             is_change = plan.adapters != self._adapters
             if is_change:
@@ -260,8 +299,10 @@ class EngineCore:
         finally:
             self._in_pass = frozenset()
             self._is_interrupted = False
+            computed_s = self._clock()
+            rules_are_ready()
         self._num_failures = 0
-        seconds = self._clock() - started_s
+        seconds = computed_s - started_s
         if not is_change:  # else the time holds more than the pass
             self.costs.observe(plan.num_rows, seconds)
         self.statistics.observe_forward(plan, seconds)
@@ -316,13 +357,19 @@ class EngineCore:
         for num_right, row in enumerate(rows):
             try:
                 pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
+            except ConstraintFailed as failure:
+                self._unsampled[chunk.request_id] = f"the answer had to end: {failure}"
+                yield Pick(0)
+                return
             except (ArithmeticError, LookupError, ValueError) as error:
                 # Numbers beyond all sense in one request: it ends, the others must not.
                 log.warning("sampling failed: %r", error)
-                self._unsampled.add(chunk.request_id)
+                self._unsampled[chunk.request_id] = "no token could be sampled with these sampling parameters"
                 yield Pick(0)
                 return
             yield pick
+            if pick.is_last:
+                return
             if num_right < len(drafts) and pick.token != drafts[num_right]:
                 return
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from worker.engine.batch import Chunk, TokenArray
 from worker.engine.cost import CostTable
 from worker.engine.ngram import Draft, NgramIndex
@@ -18,7 +20,8 @@ from worker.engine.speculation import Acceptance, Candidate, draft_lengths
 
 DRAFT_MODEL = 0
 """The "size" of drafts that a draft model makes."""
-
+FORCED = -1
+"""The "size" of drafts that a constraint makes, where little else may come."""
 
 PROBE_RATE = 0.8
 PROBE_PERIOD = 32
@@ -48,6 +51,22 @@ class DraftModel(Protocol):
         ...
 
 
+class Rule(Protocol):
+    """What one answer is held to."""
+
+    def forced(self, most: int) -> Sequence[int]:
+        """Return tokens that are likely next because little else may come, at most so many."""
+        ...
+
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        """Return how many of `tokens` may come one after another."""
+        ...
+
+
+Rules = Mapping[RequestId, Rule]
+NO_RULES: Rules = {}
+
+
 @dataclass(slots=True)
 class _State:
     index: NgramIndex = field(default_factory=NgramIndex)
@@ -72,11 +91,16 @@ class Drafting:
         """Proposals in a row in which good drafts were left out."""
 
     def propose(
-        self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
+        self,
+        generating: Sequence[tuple[int, TokenSequence]],
+        costs: CostTable,
+        *,
+        max_seconds: float,
+        rules: Rules = NO_RULES,
     ) -> dict[RequestId, TokenArray]:
         """Return the drafts that the next pass should verify, for (slot id, sequence) pairs that generate.
 
-        `max_seconds` bounds the pass that they make longer.
+        `max_seconds` bounds the pass that they make longer; `rules` are those of constrained answers.
         """
         if not self._max_each:
             return {}
@@ -85,7 +109,7 @@ class Drafting:
         for slot_id, sequence in generating:
             state = self._states.setdefault(sequence.request_id, _State())
             state.index.extend(sequence.tokens)
-            state.draft = state.index.draft(sequence.tokens, self._limit(sequence))
+            state.draft = self._from_text(state, sequence, rules.get(sequence.request_id))
             if state.draft is None:
                 without.append((slot_id, sequence))
             else:
@@ -107,6 +131,18 @@ class Drafting:
         if self._draft_model is not None and without:
             chosen |= self._ask(self._draft_model, without, costs, len(generating), sum(lengths), max_seconds)
         return chosen
+
+    def _from_text(self, state: _State, sequence: TokenSequence, rule: Rule | None) -> Draft | None:
+        """Return what the constraint forces, or else what followed before, as far as that is allowed."""
+        most = self._limit(sequence)
+        if rule is None or most < 1:
+            return state.index.draft(sequence.tokens, most)
+        if forced := rule.forced(most):
+            return Draft(np.array(forced, dtype=np.int32), FORCED)
+        draft = state.index.draft(sequence.tokens, most)
+        if draft is None or not (num_allowed := rule.num_allowed(draft.tokens.tolist())):
+            return None
+        return Draft(draft.tokens[:num_allowed], draft.size)
 
     def _probe(self, rates: Sequence[float]) -> list[int]:
         """Return lengths by which costs are measured afresh, mostly none."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -76,6 +77,7 @@ class Engine:
         self.facts: ModelFacts = backend.facts
         self.vocabulary: Vocabulary = backend.vocabulary
         self._backend = backend
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
         self._core = EngineCore(
             backend,
             scheduler_options(backend, options),
@@ -83,6 +85,7 @@ class Engine:
             check_cells=check_cells,
             draft_model=draft_model,
             prompts=prompts,
+            beside=self._do_beside,
         )
         self._draft_model = draft_model
         self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells)
@@ -240,6 +243,10 @@ class Engine:
 
     # --- engine thread ----------------------------------------------------------------------------------
 
+    def _do_beside(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Begin work of another thread; what is returned waits for it."""
+        return self._beside.submit(work).result
+
     def _run(self) -> None:
         try:
             self._loop_steps()
@@ -251,6 +258,7 @@ class Engine:
             if self._draft_model is not None:
                 self._draft_model.close()
             self._backend.close()
+        self._beside.shutdown(wait=False)
         while self._errands:
             _, future, _ = self._errands.popleft()
             self._post(partial(_settle, future, None, EngineStopped("the engine has stopped")))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from worker.engine.constraint import MakeConstraint
+
 RequestId = NewType("RequestId", int)
 """Given by `Engine.submit`; unique within the process."""
 
@@ -26,6 +28,8 @@ class Pick:
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens with theirs, best first."""
+    is_last: bool = False
+    """Nothing can follow: the answer's constraint is fulfilled."""
 
 
 class SamplerKind(StrEnum):
@@ -149,6 +153,8 @@ class GenerationRequest:
     """Outputs tell how far the prompt is."""
     wants_timings: bool = False
     """Every output has `timings`, not only the first and the last."""
+    constraint: MakeConstraint | None = field(default=None, compare=False)
+    """Makes what the answer is held to; None = nothing."""
 
 
 class FinishReason(StrEnum):

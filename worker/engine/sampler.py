@@ -1,6 +1,6 @@
 """Picks a token from one row of logits: biases, a chain of samplers, then a seeded draw; and how likely it was.
 
-Owns the order of these and the log-probabilities. Must not know sequences or grammars.
+Owns the order of these and the log-probabilities. Must not know sequences, nor what a constraint is about.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from worker.engine.batch import TokenArray
 from worker.engine.request import GenerationRequest, Pick, SamplerKind
+from worker.engine.rule_follower import RuleFollower
 from worker.engine.sampling_candidates import Candidates, Row
 from worker.engine.sampling_chance import uniform
 from worker.engine.sampling_feedback import State, feedback
@@ -51,8 +52,14 @@ class Sampler:
         self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params, infill)
         self._feedback = feedback(params, num_vocab)
         self._before: tuple[int, State] = (-1, ())
+        self._rule = None if request.constraint is None else RuleFollower(request.constraint(), end_tokens)
         self._num_logprobs = request.num_logprobs
         self._is_post_sampling = request.post_sampling_logprobs
+
+    @property
+    def rule(self) -> RuleFollower | None:
+        """What the answer is held to, if anything."""
+        return self._rule
 
     def sample(self, row: Row, tokens: TokenArray, index: int) -> Pick:
         """Return the token to append.
@@ -72,12 +79,15 @@ class Sampler:
         if index < self._min_tokens:
             row[self._end_ids] = -np.inf
         candidates = Candidates(row)
+        if self._rule is not None:
+            self._rule.cut(candidates, index)
         for step in self._steps:
             step(candidates, tokens, index)
         token = self._draw(candidates, index)
+        is_last = self._rule is not None and self._rule.take(token, index)
         if self._num_logprobs is None:
-            return Pick(token)
-        return _with_logprobs(original or candidates, token, self._num_logprobs)
+            return Pick(token, is_last=is_last)
+        return _with_logprobs(original or candidates, token, self._num_logprobs, is_last=is_last)
 
     def _draw(self, candidates: Candidates, index: int) -> int:
         if self._feedback is None:
@@ -96,9 +106,9 @@ class Sampler:
         return candidates.pick(uniform(self.params.seed, self.params.choice, index))
 
 
-def _with_logprobs(candidates: Candidates, token: int, count: int) -> Pick:
+def _with_logprobs(candidates: Candidates, token: int, count: int, *, is_last: bool) -> Pick:
     top = tuple((one, _as_number(logprob)) for one, logprob in candidates.best(count))
-    return Pick(token, _as_number(candidates.logprob(token)), top)
+    return Pick(token, _as_number(candidates.logprob(token)), top, is_last)
 
 
 def _as_number(logprob: float) -> float:

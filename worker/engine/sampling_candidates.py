@@ -152,6 +152,11 @@ class Candidates:
         self._row, self.ids, self.logits = None, np.array([best]), np.array([float(row[best])])
         self._forget(self.size)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a token of the row can be picked."""
+        return self._row is None or bool(self._row.max() > -np.inf)
+
     def ban(self, ids: Ids) -> None:
         """Take these tokens out of the row; others must be left."""
         row = self._row

@@ -259,6 +259,9 @@ class Scheduler:
                 break
             sequence.append(pick.token, now_s)
             added.append(pick)
+            if pick.is_last:
+                finish = FinishReason.STOP
+                break
             if sequence.num_generated >= sequence.request.max_tokens or sequence.num_tokens >= self.options.context:
                 finish = FinishReason.LENGTH
                 break

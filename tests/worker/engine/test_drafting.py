@@ -13,7 +13,7 @@ from tests.fakes.backend import FakeBackend, next_token
 from tests.fakes.bench import Bench
 from worker.engine.batch import Chunk, TokenArray
 from worker.engine.cost import CostTable
-from worker.engine.drafting import Drafting
+from worker.engine.drafting import NO_RULES, Drafting, Rules
 from worker.engine.ngram import SIZES, NgramIndex
 from worker.engine.request import FinishReason, GenerationRequest, Pick, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
@@ -252,7 +252,12 @@ class Oracle(Drafting):
     """Knows what the fake model says, but not when it ends."""
 
     def propose(
-        self, generating: Sequence[tuple[int, TokenSequence]], costs: CostTable, *, max_seconds: float
+        self,
+        generating: Sequence[tuple[int, TokenSequence]],
+        costs: CostTable,
+        *,
+        max_seconds: float,
+        rules: Rules = NO_RULES,
     ) -> dict[RequestId, TokenArray]:
         drafts = {}
         for _, sequence in generating:
