@@ -50,42 +50,45 @@ ROUTER_LAYERS = {
 WORKER_LAYERS = {
     0: """
         contract errors worker chat.errors contract.billing contract.frames contract.launch
-        contract.records contract.status engine.batch engine.errors engine.request engine.vocabulary
-        worker.api worker.chat worker.engine
+        contract.records contract.status engine.batch engine.constraint engine.errors engine.request
+        engine.vocabulary worker.api worker.chat worker.engine
     """,
     1: """
-        api.anthropic_fields api.anthropic_reply api.anthropic_turns api.body api.choice api.fields
-        api.formatter api.indent_limit api.json_schemas api.line_limit api.llama_fields api.llama_prompts
-        api.logit_bias api.logprobs api.loras api.ollama_fields api.ollama_reply api.openai_fields
-        api.openai_reply api.ports api.prompt api.refusals api.refused_anthropic api.refused_everywhere
+        api.answer_wishes api.anthropic_fields api.anthropic_reply api.anthropic_turns api.body api.choice
+        api.fields api.format_fields api.formatter api.indent_limit api.json_schemas api.line_limit
+        api.llama_fields api.llama_prompts api.logit_bias api.logprobs api.loras api.marked_pieces
+        api.ollama_fields api.ollama_reply api.openai_fields api.openai_reply api.openai_tools
+        api.output_format api.ports api.prompt api.refusals api.refused_anthropic api.refused_everywhere
         api.refused_llama api.refused_ollama api.refused_openai api.refused_responses api.responses_events
-        api.responses_fields api.responses_items api.samplers api.sampling_fields api.stream_options
-        api.text_limits api.texts_or_tokens api.thinking api.usage api.vectors chat.answer_reader
-        chat.client_text chat.control_texts chat.deltas chat.expectations chat.filters chat.limits
-        chat.marks chat.messages chat.reasoning chat.render_context chat.sandbox chat.template
-        chat.text_operations chat.tool_calls chat.tool_calls.families chat.tool_calls.family
-        chat.tool_calls.grammar chat.tool_calls.hermes chat.tool_calls.json_calls
-        chat.tool_calls.json_text chat.tool_calls.scanner chat.tool_calls.tools engine.adapters
-        engine.admission engine.budget engine.calibration engine.cost engine.detokenizer engine.drafting
-        engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram engine.pair_prompt
-        engine.pooling engine.prefix_cache engine.recovery engine.sampler engine.sampling_candidates
-        engine.sampling_chance engine.sampling_dry engine.sampling_feedback engine.sampling_infill
-        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table
-        engine.speculation engine.statistics
+        api.responses_fields api.responses_items api.samplers api.sampling_fields api.speech
+        api.stream_options api.text_limits api.texts_or_tokens api.thinking api.thought_fields
+        api.tool_fields api.usage api.vectors chat.answer_reader chat.client_text chat.control_texts
+        chat.deltas chat.expectations chat.filters chat.limits chat.marks chat.messages chat.reasoning
+        chat.render_context chat.sandbox chat.template chat.text_operations chat.tool_calls
+        chat.tool_calls.families chat.tool_calls.family chat.tool_calls.grammar chat.tool_calls.hermes
+        chat.tool_calls.json_calls chat.tool_calls.json_text chat.tool_calls.scanner chat.tool_calls.tools
+        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
+        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram
+        engine.pair_prompt engine.pooling engine.prefix_cache engine.recovery engine.rule_follower
+        engine.sampler engine.sampling_candidates engine.sampling_chance engine.sampling_dry
+        engine.sampling_feedback engine.sampling_infill engine.sampling_steps engine.scheduler
+        engine.sequence engine.slot engine.slot_table engine.speculation engine.statistics
+        engine.thought_budget
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator
-        engine.core engine.draft_model engine.embedder engine.engine engine.engine_limits engine.lane
-        engine.llama engine.llama_batch engine.llama_context engine.llama_faults engine.llama_log
-        engine.llama_memory engine.llama_model engine.llama_params engine.llama_plan engine.llama_pooling
-        engine.llama_probe engine.llama_vocabulary engine.prompt_files engine.prompt_format
-        engine.prompt_store
+        engine.core engine.draft_model engine.embedder engine.engine engine.engine_limits engine.grammar
+        engine.lane engine.llama engine.llama_batch engine.llama_context engine.llama_faults
+        engine.llama_log engine.llama_memory engine.llama_model engine.llama_params engine.llama_plan
+        engine.llama_pooling engine.llama_probe engine.llama_vocabulary engine.prompt_files
+        engine.prompt_format engine.prompt_store
     """,
     3: """
-        __main__ app life probe process api.anthropic_messages api.chat_prompt api.engine_requests
-        api.fim_prompt api.gate api.llama_completion api.llama_embedding api.llama_infill api.llama_reply
-        api.ollama_chat api.ollama_embed api.ollama_generate api.openai_chat api.openai_completions
-        api.openai_embeddings api.openai_responses api.pooled api.rerank api.served api.stream api.tokens
+        __main__ app life probe process api.answer_plan api.anthropic_messages api.chat_prompt
+        api.engine_requests api.fim_prompt api.gate api.llama_completion api.llama_embedding
+        api.llama_infill api.llama_reply api.ollama_chat api.ollama_embed api.ollama_generate
+        api.openai_chat api.openai_completions api.openai_embeddings api.openai_responses api.pooled
+        api.rerank api.served api.stream api.tokens
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

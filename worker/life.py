@@ -209,6 +209,7 @@ class Life:
             max_tokens=spec.max_tokens,
             loras=spec.engine.loras,
             embedder=embedder,
+            speech=loaded.speech,
             pair_prompt=pair_prompt(backend.vocabulary) if backend.pooled.shape.pooling is Pooling.RANK else None,
         )
         self._has_template = loaded.template is not None

@@ -16,6 +16,7 @@ from worker.contract import EngineOptions, LaunchSpec
 from worker.machine import cpu_name
 
 if TYPE_CHECKING:
+    from worker.api.speech import Speech
     from worker.chat.template import ChatTemplate
     from worker.engine.calibration import Subject
     from worker.engine.draft_model import LlamaDraftModel
@@ -35,6 +36,8 @@ class Loaded:
     template: ChatTemplate | None
     template_problem: str | None
     template_source: str
+    speech: Speech
+    """How answers to the template are read."""
     seconds: dict[str, float]
     """By phase: `read`, `warmup`."""
     subject: Subject | None
@@ -91,7 +94,7 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         )
         draft_model = _load_draft_model(spec, backend)
         assert text is not None, "the backend has a vocabulary"
-        source, template, problem = text.result()
+        source, template, problem, speech = text.result()
     prompts = _open_prompts(spec, backend)
     loaded_at_s = time.monotonic()
     seconds = {"read": read_at_s - started_at_s, "warmup": loaded_at_s - read_at_s}
@@ -101,6 +104,7 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         template,
         problem,
         source,
+        speech,
         {name: round(s, 4) for name, s in seconds.items()},
         subject,
         prompts,
@@ -173,18 +177,21 @@ def _calibrated(spec: LaunchSpec, subject: Subject | None) -> EngineOptions:
     return spec.engine if known is None else replace(spec.engine, flash_attn=choose_flash_attn(spec.engine, known))
 
 
-_TextSide = tuple[str, "ChatTemplate | None", str | None]
+_TextSide = tuple[str, "ChatTemplate | None", str | None, "Speech"]
 
 
 def _load_text_side(spec: LaunchSpec, vocabulary: LlamaVocabulary) -> _TextSide:
-    """Return the template's source, the template, or why it cannot be used. The vocabulary's tables are made.
+    """Return the template's source, the template, or why it cannot be used, and how answers to it are read.
+    The vocabulary's tables are made.
 
     A broken template harms chat alone, not completions.
     """
+    from worker.api.speech import find_markers, speech_of
+
     _ = vocabulary.eog
     source = spec.chat_template or vocabulary.chat_template or ""
     template, problem = _compile_template(source, vocabulary) if source else (None, None)
-    return source, template, problem
+    return source, template, problem, speech_of(source, find_markers(vocabulary.marker))
 
 
 def _compile_template(source: str, vocabulary: LlamaVocabulary) -> tuple[ChatTemplate | None, str | None]:

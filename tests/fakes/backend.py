@@ -77,6 +77,14 @@ class FakeVocabulary:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         return b"" if token == END and not special else bytes([97 + token % 26])
 
+    control_tokens = frozenset({END})
+
+    def marker(self, text: str) -> int | None:
+        return None
+
+    def pieces(self) -> list[bytes]:
+        return [self.piece(token, special=True) for token in range(self.num_vocab)]
+
 
 class FakeBackend:
     """Records every forward pass in `passes` as the number of rows of each chunk."""

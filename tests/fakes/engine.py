@@ -76,6 +76,19 @@ class FakeVocabulary:
             return bytes([token])
         return self._pieces.get(token) or (self._special_pieces[token] if special else b"")
 
+    @property
+    def control_tokens(self) -> frozenset[int]:
+        """All special tokens."""
+        return frozenset(self._special_pieces)
+
+    def marker(self, text: str) -> int | None:
+        """Return the special token of this text."""
+        return next((token for token, piece in self._special_pieces.items() if piece == text.encode()), None)
+
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of all tokens."""
+        return [self.piece(token, special=True) for token in range(self.num_vocab)]
+
     def text(self, tokens: Iterable[int]) -> str:
         """Return the text of `tokens`, control tokens included."""
         return b"".join(self.piece(token, special=True) for token in tokens).decode("utf-8", "replace")

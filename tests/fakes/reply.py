@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.fakes.engine import FakeEngine, Script
+from worker.api.answer_wishes import AnswerPlan
 from worker.api.formatter import Answer, Ending, Formatter, Piece
 from worker.api.logprobs import PlacedPick
 from worker.api.served import Job, ServedModel
@@ -74,7 +75,8 @@ class Run:
         self.may_write.set()
         asked = {"max_tokens": 50, "num_logprobs": num_logprobs} | fields
         requests = tuple(GenerationRequest((1, 2, 3), **asked) for _ in range(n))
-        job = Job(requests, n, stop, is_stream, formatter or PlainFormatter(), parser, limits=TextLimits(max_predict_s))
+        plan = AnswerPlan(lambda _: parser())
+        job = Job(requests, n, stop, is_stream, formatter or PlainFormatter(), plan, limits=TextLimits(max_predict_s))
         model = ServedModel("m", engine, engine.vocabulary)
         self.reply = Reply(model, job, self._write, clock=lambda: self.now_s)
 

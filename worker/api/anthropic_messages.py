@@ -16,7 +16,7 @@ from worker.api.anthropic_fields import MessageFields, PromptFields
 from worker.api.anthropic_reply import BlockStream, blocks_of, event, message_usage, usage_of
 from worker.api.anthropic_turns import make_turns
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
+from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
 from worker.api.formatter import Answer, Ending, Formatter, Piece
@@ -51,7 +51,7 @@ def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             model,
             envelope,
             fields,
-            [chat_tokens(model, _conversation(model, fields), envelope)],
+            [make_chat_prompt(model, _conversation(model, fields), envelope).tokens],
             param="messages",
             max_tokens=fields.max_tokens,
         )
@@ -67,7 +67,7 @@ def read_token_count(model: ServedModel, body: bytes, envelope: Envelope) -> Rea
     refuse_unsupported(raw, COUNTING)
     fields = read_fields(PromptFields, raw)
     with _overflow_in_their_words():
-        num_tokens = len(chat_tokens(model, _conversation(model, fields), envelope))
+        num_tokens = len(make_chat_prompt(model, _conversation(model, fields), envelope).tokens)
     return ReadyJob(orjson.dumps({"input_tokens": num_tokens}), num_tokens)
 
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.prompt import check_text_length, tokens_of_segments
 from worker.api.served import Envelope, ServedModel
+from worker.api.speech import Speech, speech_of
 from worker.api.thinking import Thinking, thinking_kwargs
 from worker.chat.messages import ROLES
+from worker.chat.reasoning import Tags
 from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -99,10 +101,45 @@ def render(model: ServedModel, conversation: Conversation, envelope: Envelope) -
         )
 
 
-def chat_tokens(model: ServedModel, conversation: Conversation, envelope: Envelope) -> tuple[int, ...]:
-    """Return the prompt, at least one token. Raises: RequestError, as `render`; ContextLengthExceeded when huge."""
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as the model gets it."""
+
+    tokens: tuple[int, ...]
+    """At least one."""
+    speech: Speech = field(default_factory=Speech)
+    """How answers to its template are read."""
+    is_in_thought: bool = False
+    """It ends within a thought, which the answer goes on with."""
+
+
+def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: Envelope) -> ChatPrompt:
+    """Return the prompt. Raises: RequestError, as `render`; ContextLengthExceeded when huge."""
     segments = render(model, conversation, envelope)
-    param = conversation.param
+    speech = _speech(model, conversation)
+    tags = speech.tags
+    return ChatPrompt(
+        _tokens(model, segments, conversation.param),
+        speech,
+        tags is not None and _is_in_thought(tags, segments, conversation),
+    )
+
+
+def _is_in_thought(tags: Tags, segments: Sequence[Segment], conversation: Conversation) -> bool:
+    if conversation.continues:
+        content = conversation.messages[-1].get("content")
+        if isinstance(content, str) and content.strip():
+            return tags.leaves_open(content)
+    return bool(segments) and tags.are_open(segments[-1].text)
+
+
+def _speech(model: ServedModel, conversation: Conversation) -> Speech:
+    if conversation.template is None:
+        return model.speech
+    return speech_of(conversation.template, model.speech.markers)
+
+
+def _tokens(model: ServedModel, segments: Sequence[Segment], param: str) -> tuple[int, ...]:
     check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param=param)
     tokens = tuple(tokens_of_segments(model.vocabulary, segments))
     if not tokens:
@@ -158,5 +195,7 @@ def _template_of(model: ServedModel) -> ChatTemplate:
 
 def _template_kwargs(model: ServedModel, conversation: Conversation) -> dict[str, Any]:
     source = model.template_source if conversation.template is None else conversation.template
-    thinking = thinking_kwargs(conversation.thinking, source, model=model.name)
+    thinking = thinking_kwargs(
+        conversation.thinking, source, model=model.name, always_thinks=_speech(model, conversation).tags is not None
+    )
     return {**model.template_kwargs, **thinking, **conversation.kwargs}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from worker.api.answer_wishes import Check
 from worker.api.formatter import Answer, Ending, Piece, join_pieces
 from worker.api.logprobs import PickQueue, PlacedPick
 from worker.api.text_limits import TextLimit
@@ -28,6 +29,7 @@ class Choice:
         parser: OutputParser,
         picks: PickQueue | None = None,
         limits: Sequence[TextLimit] = (),
+        check: Check | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -48,6 +50,9 @@ class Choice:
         self._untold: list[int] = []
         self._uncovered: list[int] = []
         self._kept: list[Piece] = []
+        self._check = check
+        self._checked: list[Delta] = []
+        """All of the answer, where it is to be checked."""
 
     @property
     def num_tokens(self) -> int:
@@ -101,6 +106,8 @@ class Choice:
         deltas = self._parser.push(text) if text else []
         if self.finish is not None:
             deltas += self._parser.flush(is_cut=self.finish is not FinishReason.STOP or self._text.is_stopped)
+        if self._check is not None:
+            self._checked += deltas
         return self._pieces(deltas) if deltas else []
 
     def _reason(self, told: FinishReason) -> FinishReason:
@@ -137,6 +144,7 @@ class Choice:
             self.slot,
             self.num_tokens,
             self.timings,
+            None if self._check is None else self._check(self._checked),
         )
 
     def answer(self) -> Answer:

@@ -12,6 +12,7 @@ from worker.api.loras import choose_adapters
 from worker.api.prompt import check_length
 from worker.api.sampling_fields import SamplingFields
 from worker.api.served import Envelope, ServedModel
+from worker.engine.constraint import MakeConstraint
 from worker.engine.request import GenerationRequest
 from worker.errors import RequestError
 
@@ -40,6 +41,7 @@ def make_requests(
     num_choices: int = 1,
     max_tokens: int | None = None,
     num_logprobs: int | None = None,
+    constraint: MakeConstraint | None = None,
 ) -> tuple[GenerationRequest, ...]:
     """Return the sequences of one client request: prompt `p`'s answer `k` has the index p x num_choices + k.
 
@@ -71,6 +73,7 @@ def make_requests(
             slot=slot,
             wants_progress=bool(fields.return_progress),
             wants_timings=bool(fields.timings_per_token),
+            constraint=constraint,
         )
         for _ in range(num_choices):
             requests.append(replace(request, sampling=replace(sampling, choice=len(requests))))

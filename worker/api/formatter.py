@@ -8,8 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from worker.api.answer_wishes import Verdict
 from worker.api.logprobs import PlacedPick
 from worker.api.usage import Totals
 from worker.chat.deltas import Delta, goes_on, join_run, text_of
@@ -51,6 +52,8 @@ class Ending:
     """Tokens of this choice's answer."""
     timings: RequestTimings | None = None
     """Of this choice alone."""
+    verdict: Verdict | None = None
+    """Set where not all of what was asked for could be enforced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class Answer:
     def text(self) -> str:
         """The visible text."""
         return text_of(self.deltas)
+
+
+def told_verdict(ending: Ending) -> dict[str, Any]:
+    """Return what is to be said of an answer that could not be held to all that was asked for, under our own name."""
+    return {} if ending.verdict is None else {"corral_format": ending.verdict.told}
 
 
 def join_pieces(pieces: Sequence[Piece]) -> list[Piece]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.api.ports import Vocabulary
+from worker.engine.detokenizer import Pieces
 from worker.engine.request import Pick
 
 MAX_TOP = 20
@@ -37,7 +38,7 @@ Shape = Callable[[Sequence[PlacedPick]], dict[str, Any]]
 class PickQueue:
     """The picks of one choice, each held until the whole text of its token has been shown."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Pieces) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_chars = 0

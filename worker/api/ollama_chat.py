@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, chat_tokens, continues_last
+from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.logprobs import chat_logprobs
@@ -62,7 +62,7 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
         kwargs=fields.chat_template_kwargs or {},
         thinking=fields.thinking,
     )
-    prompt = chat_tokens(model, conversation, envelope)
+    prompt = make_chat_prompt(model, conversation, envelope).tokens
     with options_named_as_written():
         requests = make_requests(
             model,

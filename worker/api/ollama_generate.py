@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, chat_tokens
+from worker.api.chat_prompt import Conversation, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole
 from worker.api.fim_prompt import Gap, fim_prompt
@@ -109,7 +109,7 @@ def _turn(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope) 
         thinking=fields.thinking,
         param="prompt",
     )
-    return chat_tokens(model, conversation, envelope)
+    return make_chat_prompt(model, conversation, envelope).tokens
 
 
 def _plain_tokens(model: ServedModel, text: str) -> Tokens:

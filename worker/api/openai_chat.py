@@ -12,33 +12,34 @@ from typing import Annotated, Any, assert_never
 import orjson
 from pydantic import Field, WithJsonSchema
 
+from worker.api.answer_plan import plan_answer
+from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
-from worker.api.chat_prompt import MESSAGES, Conversation, chat_tokens, continues_last
+from worker.api.chat_prompt import MESSAGES, Conversation, continues_last, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields
-from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.format_fields import FormatFields
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.logprobs import MAX_TOP, Shape, chat_logprobs
 from worker.api.openai_fields import GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, fingerprint, finish_reason, whole_reply
-from worker.api.refusals import choice_refused, refuse_unsupported, tools_refused
+from worker.api.openai_tools import ToolFields
+from worker.api.refusals import refuse_unsupported
 from worker.api.refused_openai import CHAT
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.api.text_limits import TextLimits
-from worker.api.thinking import Thinking
+from worker.api.thought_fields import ThoughtFields
 from worker.api.usage import Totals
 from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
+from worker.chat.tool_calls.tools import Tools
 from worker.engine.request import PrefillProgress
 from worker.errors import RequestError
 
 
-class ChatFields(GenerationFields):
+class ChatFields(GenerationFields, FormatFields, ToolFields, ThoughtFields):
     """The body of a chat request."""
 
     messages: Annotated[list[Any], WithJsonSchema(MESSAGES)] = Field(description="a list of messages")
-    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
-    tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
-    parallel_tool_calls: bool | None = Field(None, description="true or false")
-    reasoning_effort: str | None = Field(None, description="a string")
     chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
     add_generation_prompt: bool | None = Field(None, description="true or false")
@@ -52,14 +53,25 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, CHAT)
     fields = read_fields(ChatFields, raw)
-    _refuse_tools(fields)
     num_logprobs = _num_logprobs(fields)
+    offered = fields.read_tools()
+    wishes = AnswerWishes(
+        fields.read_format(),
+        offered.tools,
+        relaxed=offered.relaxed,
+        splits_thoughts=fields.splits_thoughts,
+        thought_budget=fields.thought_budget,
+        budget_param=fields.budget_param,
+    )
+    prompt = make_chat_prompt(model, _conversation(fields, offered.tools), envelope)
+    plan = plan_answer(model, wishes, prompt, envelope)
     requests = make_requests(
         model,
         envelope,
         fields,
-        [chat_tokens(model, _conversation(fields), envelope)],
+        [prompt.tokens],
         param="messages",
+        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
@@ -79,6 +91,7 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
+        plan,
         limits=TextLimits(fields.max_predict_s),
     )
 
@@ -88,14 +101,16 @@ def read_chat_count(model: ServedModel, body: bytes, envelope: Envelope) -> Read
     raw = read_object(body)
     refuse_unsupported(raw, CHAT)
     fields = read_fields(ChatFields, raw)
-    _refuse_tools(fields)
-    num_tokens = len(chat_tokens(model, _conversation(fields), envelope))
+    conversation = _conversation(fields, fields.read_tools().tools)
+    num_tokens = len(make_chat_prompt(model, conversation, envelope).tokens)
     return ReadyJob(orjson.dumps({"object": "response.input_tokens", "input_tokens": num_tokens}), num_tokens)
 
 
-def _conversation(fields: ChatFields) -> Conversation:
+def _conversation(fields: ChatFields, tools: Tools) -> Conversation:
+    """Return what the template gets. Tools that may not be called are not shown to the model either."""
     return Conversation(
         fields.messages,
+        tools=fields.shown_tools if tools.offered else None,
         adds_generation_prompt=fields.add_generation_prompt is not False,
         continues=continues_last(
             fields.messages,
@@ -103,7 +118,7 @@ def _conversation(fields: ChatFields) -> Conversation:
             add_generation_prompt=fields.add_generation_prompt,
         ),
         kwargs=fields.chat_template_kwargs or {},
-        thinking=Thinking(effort=fields.reasoning_effort),
+        thinking=fields.thinking,
         template=fields.chat_template,
     )
 
@@ -119,18 +134,6 @@ def _num_logprobs(fields: ChatFields) -> int | None:
             param="top_logprobs",
         )
     return None
-
-
-def _refuse_tools(fields: ChatFields) -> None:
-    """Return when no tool can be called: none is offered, or the client forbids it.
-
-    Tools that may not be called are not shown to the model either.
-    """
-    choice = fields.tool_choice
-    if fields.tools and choice != "none":
-        raise tools_refused("'tool_choice': \"none\"")
-    if choice not in (None, "none", "auto"):
-        raise choice_refused('"none" or "auto"')
 
 
 class ChatFormatter(Formatter):
@@ -164,7 +167,8 @@ class ChatFormatter(Formatter):
     def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return the chunk with the finish reason."""
         logprobs = self._logprobs(ending.picks) if self._logprobs and ending.picks else None
-        return self._chunks.last_chunk(_chunk(choice, {}, logprobs, _finish_reason(ending)), totals)
+        chunk = _chunk(choice, {}, logprobs, _finish_reason(ending)) | told_verdict(ending)
+        return self._chunks.last_chunk(chunk, totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -178,6 +182,7 @@ class ChatFormatter(Formatter):
                 "message": _message(one),
                 "logprobs": self._logprobs(one.ending.picks) if self._logprobs else None,
                 "finish_reason": _finish_reason(one.ending),
+                **told_verdict(one.ending),
             }
             for index, one in enumerate(answers)
         ]

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, chat_tokens
+from worker.api.chat_prompt import Conversation, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
 from worker.api.formatter import Answer, Ending, Formatter, Piece
@@ -65,7 +65,7 @@ def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         model,
         envelope,
         fields,
-        [chat_tokens(model, _conversation(fields, turn), envelope)],
+        [make_chat_prompt(model, _conversation(fields, turn), envelope).tokens],
         param="input",
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
@@ -87,7 +87,7 @@ def read_input_count(model: ServedModel, body: bytes, envelope: Envelope) -> Rea
     refuse_unsupported(raw, RESPONSES)
     fields = read_fields(CountFields, raw)
     refuse_tools(fields)
-    num_tokens = len(chat_tokens(model, _conversation(fields, _turn(fields, envelope)), envelope))
+    num_tokens = len(make_chat_prompt(model, _conversation(fields, _turn(fields, envelope)), envelope).tokens)
     return ReadyJob(orjson.dumps({"object": "response.input_tokens", "input_tokens": num_tokens}), num_tokens)
 
 

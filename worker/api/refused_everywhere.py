@@ -19,7 +19,7 @@ from worker.api.refusals import (
     structured,
 )
 
-BOTH: Mapping[str, Refused] = {
+EVERYWHERE: Mapping[str, Refused] = {
     # OpenAI
     "store": Refused(among(False)),
     "service_tier": Refused(among("auto", "default")),
@@ -27,21 +27,16 @@ BOTH: Mapping[str, Refused] = {
     "moderation": Refused(never),
     "prediction": Refused(never),
     "web_search_options": Refused(never),
-    "response_format": structured("response_format", is_plain_text),
     # llama-server: constraints
-    "grammar": structured("grammar", is_empty),
     "grammar_lazy": Refused(among(False)),
     "grammar_triggers": Refused(is_empty),
     "preserved_tokens": Refused(is_empty),
-    "json_schema": structured("json_schema", never),
     # llama-server: the rest
     "speculative.n_max": Refused(never, "Set `draft_max` of this model in models.yaml instead."),
     "speculative.n_min": Refused(never),
     "speculative.p_min": Refused(never),
     "n_cmpl": Refused(among(1), "Use 'n' instead."),
     "backend_sampling": Refused(among(False)),
-    "reasoning_budget_tokens": Refused(among(-1)),
-    "thinking_budget_tokens": Refused(among(-1)),
     "n_keep": Refused(among(0)),
     "n_discard": Refused(among(0)),
     "n_indent": Refused(among(0)),
@@ -49,11 +44,6 @@ BOTH: Mapping[str, Refused] = {
     "response_fields": Refused(is_empty),
     "return_tokens": Refused(among(False)),
     # other servers: the form of the answer
-    "guided_choice": structured("guided_choice", never),
-    "guided_grammar": structured("guided_grammar", never),
-    "guided_json": structured("guided_json", never),
-    "guided_regex": structured("guided_regex", never),
-    "structured_outputs": structured("structured_outputs", never),
     "grammar_string": structured("grammar_string", is_empty),
     # other servers: sampling
     "allowed_token_ids": Refused(is_empty),
@@ -83,6 +73,24 @@ BOTH: Mapping[str, Refused] = {
     "truncate_prompt_tokens": Refused(never),
     "use_beam_search": Refused(among(False)),
 }
+
+FORMATS: Mapping[str, Refused] = {
+    "response_format": structured("response_format", is_plain_text),
+    "grammar": structured("grammar", is_empty),
+    "json_schema": structured("json_schema", never),
+    "guided_choice": structured("guided_choice", never),
+    "guided_grammar": structured("guided_grammar", never),
+    "guided_json": structured("guided_json", never),
+    "guided_regex": structured("guided_regex", never),
+    "structured_outputs": structured("structured_outputs", never),
+}
+"""The form of the answer, for routes that do not read it under these names."""
+BUDGETS: Mapping[str, Refused] = {
+    "reasoning_budget_tokens": Refused(among(-1)),
+    "thinking_budget_tokens": Refused(among(-1)),
+}
+"""Limits of thoughts, for routes that do not read them under these names."""
+BOTH: Mapping[str, Refused] = {**EVERYWHERE, **FORMATS, **BUDGETS}
 
 MAXIMUM: Mapping[str, IsHarmless] = {
     "max_tokens": never,

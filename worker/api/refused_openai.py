@@ -5,16 +5,15 @@ Owns these tables alone; how they are applied is in `refusals.py`.
 
 from __future__ import annotations
 
-from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, offered
-from worker.api.refused_everywhere import BOTH, OF_OLLAMA, other_names
+from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, structured
+from worker.api.refused_everywhere import BOTH, EVERYWHERE, OF_OLLAMA, other_names
 
 _NAMES = other_names(("max_tokens", "max_completion_tokens", "n_predict"))
 
 _SYSTEM = "Send a message with the role 'system' in 'messages' instead."
-_THINKING = "Use 'reasoning_effort' or 'chat_template_kwargs' instead, as far as the model's template knows them."
 
 CHAT: Table = {
-    **BOTH,
+    **EVERYWHERE,
     **_NAMES,
     **OF_OLLAMA,
     "best_of": Refused(among(1), "Use 'n' instead."),
@@ -22,19 +21,15 @@ CHAT: Table = {
     "add_special_tokens": Refused(among(False)),
     "return_token_ids": Refused(among(False)),
     "prompt_embeds": Refused(never),
-    "functions": offered("functions"),
-    "function_call": offered("function_call", among("none", "auto")),
     "modalities": Refused(among(["text"])),
     "verbosity": Refused(among("medium")),
     "documents": Refused(is_empty),
-    "reasoning_format": Refused(among("none", "auto")),
-    "reasoning_budget": Refused(among(-1)),
+    "reasoning_budget": Refused(among(-1), "Use 'thinking_budget_tokens' instead."),
     "thinking_forced_open": Refused(among(False)),
     # of other routes and dialects
     "reasoning": Refused(is_empty, "Use 'reasoning_effort' instead."),
-    "think": misplaced(_THINKING),
-    "thinking": misplaced(_THINKING),
-    "enable_thinking": misplaced(_THINKING),
+    "think": misplaced("Use 'enable_thinking' instead."),
+    "thinking": misplaced("Use 'enable_thinking' and 'thinking_budget_tokens' instead."),
     "suffix": misplaced("POST /v1/completions fills gaps."),
     "system": misplaced(_SYSTEM, twins=("messages.0.content",)),
     "instructions": misplaced(_SYSTEM, twins=("messages.0.content",)),
@@ -50,6 +45,9 @@ COMPLETIONS: Table = {
     "input_extra": misplaced("POST /infill takes other files."),
     "tools": misplaced("Tools are for conversations: POST /v1/chat/completions."),
     "functions": misplaced("Tools are for conversations: POST /v1/chat/completions."),
+    "regex": structured("regex", never),
+    "choice": structured("choice", never),
+    "lark": structured("lark", never),
     "reasoning_effort": misplaced("A prompt is continued as it is: write into it what the model shall think.", never),
     "top_logprobs": Refused(among(0), "Use 'logprobs' instead.", twins=("logprobs",)),
     "messages": misplaced("This route takes 'prompt'; POST /v1/chat/completions answers conversations."),

@@ -6,16 +6,18 @@ Plain data. Must not read bodies, nor talk to the engine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from worker.api.answer_wishes import AnswerPlan
 from worker.api.formatter import Formatter
 from worker.api.loras import AskedLora, read_lora_header
 from worker.api.ports import Embedder, Engine, Vocabulary
+from worker.api.speech import Speech
 from worker.api.text_limits import TextLimits
-from worker.chat.deltas import OutputParser, PlainText
 from worker.contract import Header, LoraFile
+from worker.engine.grammar import Grammars
 from worker.engine.pair_prompt import PairPrompt
 from worker.engine.request import GenerationRequest
 from worker.errors import NotAvailableYet, RequestError
@@ -49,6 +51,14 @@ class ServedModel:
     """Makes what is pooled of texts: vectors, or a reranker's scores."""
     pair_prompt: PairPrompt | None = None
     """How a reranker reads a question and a document; None = it is none."""
+    speech: Speech = field(default_factory=Speech)
+    """How answers to the model's own chat template are read."""
+    grammars: Grammars = field(init=False)
+    """What answers can be held to."""
+
+    def __post_init__(self) -> None:
+        special = frozenset(self.speech.markers.tokens.values()) | self.vocabulary.control_tokens
+        object.__setattr__(self, "grammars", Grammars(self.vocabulary, special))
 
     @property
     def context(self) -> int:
@@ -122,8 +132,8 @@ class Job:
     stop: tuple[str, ...]
     is_stream: bool
     formatter: Formatter
-    parser: Callable[[], OutputParser] = PlainText
-    """Makes what tells apart text, reasoning and calls in one choice."""
+    plan: AnswerPlan = field(default_factory=AnswerPlan)
+    """How answers are read, and what is checked of them."""
     stream_type: str = "text/event-stream"
     """`Content-Type` of a streamed reply."""
     limits: TextLimits = field(default_factory=TextLimits)

@@ -16,6 +16,7 @@ import orjson
 from worker.api.choice import Choice
 from worker.api.formatter import Piece
 from worker.api.logprobs import PickQueue
+from worker.api.marked_pieces import MarkedPieces
 from worker.api.served import Job, ReadyJob, ServedModel
 from worker.api.usage import Totals, add_up
 from worker.contract import FrameType, encode_frame
@@ -56,16 +57,18 @@ class Reply:
     def __init__(self, model: ServedModel, job: Job, write: Write, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = model.engine
         self._job = job
+        vocabulary = MarkedPieces(model.vocabulary, job.plan.markers) if job.plan.markers else model.vocabulary
         self._write = write
         self._inbox = Inbox()
         self._choices = [
             Choice(
                 index,
                 request,
-                TextStream(model.vocabulary, job.stop, min_tokens=request.min_tokens),
-                job.parser(),
-                None if request.num_logprobs is None else PickQueue(model.vocabulary),
+                TextStream(vocabulary, job.stop, min_tokens=request.min_tokens),
+                job.plan.parser(index),
+                None if request.num_logprobs is None else PickQueue(vocabulary),
                 job.limits.start(clock),
+                job.plan.check,
             )
             for index, request in enumerate(job.requests)
         ]

@@ -31,8 +31,8 @@ class Thinking:
     """The one that holds where none is said: it is no promise to a template that knows of none."""
 
 
-def thinking_kwargs(asked: Thinking, source: str, *, model: str) -> dict[str, Any]:
-    """Return what a template with this source is told.
+def thinking_kwargs(asked: Thinking, source: str, *, model: str, always_thinks: bool = False) -> dict[str, Any]:
+    """Return what a template with this source is told. One that `always_thinks` does so without a switch.
 
     False is no promise to a model that does not think, and one that is told how hard to think needs no switch.
     Raises: UnsupportedParameter where it would not listen.
@@ -41,7 +41,7 @@ def thinking_kwargs(asked: Thinking, source: str, *, model: str) -> dict[str, An
     knows_effort = EFFORT in source
     if asked.is_on is not None and SWITCH in source:
         kwargs[SWITCH] = asked.is_on
-    elif asked.is_on and not (knows_effort and asked.effort is not None):
+    elif asked.is_on and not always_thinks and not (knows_effort and asked.effort is not None):
         raise UnsupportedParameter(
             f"'{asked.switch_param}' asks model '{model}' to think before it answers, but its chat template has no "
             f"switch for that (`{SWITCH}`). Leave the field out.",

@@ -7,16 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_KNOWN = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("<reasoning>", "</reasoning>"),
-)
-"""What thoughts begin and end with, as the templates of models show."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tags:
@@ -38,10 +28,23 @@ class Tags:
         """Whether `text`, which the answer goes on with, has begun a thought and not ended it."""
         return text.lstrip().startswith(self.open) and self.close not in text
 
+    @property
+    def ending(self) -> str:
+        """What ends a thought for a model that has thought enough."""
+        return f"\n{self.close}\n\n"
+
+
+KNOWN_TAGS = (
+    Tags("<think>", "</think>"),
+    Tags("[THINK]", "[/THINK]"),
+    Tags("<|START_THINKING|>", "<|END_THINKING|>"),
+    Tags("<seed:think>", "</seed:think>"),
+    Tags("<|begin_of_thought|>", "<|end_of_thought|>"),
+    Tags("<reasoning>", "</reasoning>"),
+)
+"""As the templates of models show them."""
+
 
 def find_tags(source: str) -> Tags | None:
     """Return the tags of a chat template with this source; None if its model does not think in tags."""
-    for open_, close in _KNOWN:
-        if close in source:
-            return Tags(open_, close)
-    return None
+    return next((tags for tags in KNOWN_TAGS if tags.close in source), None)

@@ -154,7 +154,7 @@ class _Tokens(TokenizerWrapper):
         self._vocabulary = vocabulary
         self.eos_token_id = min(vocabulary.eog, default=0)
         self.bos_token_id = vocabulary.bos
-        self.tokens = [vocabulary.piece(token, special=True) for token in range(vocabulary.num_vocab)]
+        self.tokens = vocabulary.pieces()
         self.special_token_ids = sorted(special)
 
     def __call__(self, text: bytes | str) -> list[int]:

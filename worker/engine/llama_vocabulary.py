@@ -91,6 +91,19 @@ class LlamaVocabulary:
         return tuple(sorted(texts, key=lambda text: (-len(text), text)))
 
     @cached_property
+    def control_tokens(self) -> frozenset[int]:
+        """All control and unknown tokens. Takes up to 0.1 s once: not for the event loop."""
+        return frozenset(self._control)
+
+    def marker(self, text: str) -> int | None:
+        """Return the special token that `text` is the text of; None if there is none."""
+        tokens = self.tokenize(text, add_special=False, parse_special=True)
+        if len(tokens) != 1 or self.piece(tokens[0], special=True) != text.encode():
+            return None
+        special = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return tokens[0] if lib.llama_vocab_get_attr(self._vocab, tokens[0]) & special else None
+
+    @cached_property
     def _control(self) -> list[int]:
         """Control and unknown tokens: llama.cpp matches the texts of both alike."""
         # One look at each token of the vocabulary. Through a handle that keeps the interpreter's lock: giving it away
@@ -143,6 +156,16 @@ class LlamaVocabulary:
         if piece is None:
             piece = pieces[token] = self._read_piece(token, special)
         return piece
+
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of all tokens, those of control tokens included. Nothing of it is kept."""
+        read = ctypes.PyDLL(lib._lib._name)["llama_token_to_piece"]  # as for `_control`
+        vocab, buffer = ctypes.c_void_p(self._vocab), ctypes.create_string_buffer(1024)
+        pieces = []
+        for token in range(self.num_vocab):
+            length = read(vocab, token, buffer, len(buffer), 0, ctypes.c_bool(True))
+            pieces.append(ctypes.string_at(buffer, length) if length >= 0 else self._read_piece(token, True))
+        return pieces
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(64)

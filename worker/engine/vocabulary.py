@@ -59,6 +59,18 @@ class Vocabulary(Protocol):
         ...
 
     @property
+    def control_tokens(self) -> frozenset[int]:
+        """All control tokens: none of them is text."""
+        ...
+
+    def marker(self, text: str) -> int | None:
+        """Return the special token that `text` is the text of; None if there is none.
+
+        Special are control tokens, and those that a file's author has added and named.
+        """
+        ...
+
+    @property
     def fim(self) -> FimTokens:
         """The model's own tokens for filling in the middle."""
         ...
@@ -79,4 +91,8 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of the token; none for a control token unless `special`."""
+        ...
+
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of all tokens, those of control tokens included. Nothing of it is kept."""
         ...

@@ -41,7 +41,7 @@ class Thinker:
         deltas = [ReasoningDelta(thought) if thought else None, TextDelta(rest) if rest else None]
         return [one for one in deltas if one is not None]
 
-    def flush(self) -> list[Delta]:
+    def flush(self, *, is_cut: bool = False) -> list[Delta]:
         held, self._held = self._held, ""
         return [ReasoningDelta(held) if self._is_thinking else TextDelta(held)] if held else []
 

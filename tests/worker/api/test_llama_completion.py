@@ -257,7 +257,7 @@ def test_what_the_model_writes_is_shown_as_it_is_and_for_so_long_as_is_asked() -
     on = engine()
     model = ServedModel("tiny", on, on.vocabulary)
     job = read_llama_completion(model, b'{"prompt": "x", "t_max_predict_ms": 500}', Envelope())
-    assert (job.parser, job.limits.max_predict_s) == (PlainText, 0.5)
+    assert (type(job.plan.parser(0)), job.limits.max_predict_s) == (PlainText, 0.5)
     job = read_llama_completion(model, b'{"prompt": "x", "t_max_predict_ms": 0}', Envelope())
     assert job.limits.max_predict_s is None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tools
@@ -29,8 +30,12 @@ class Family(ABC):
     """One block holds all calls; else each call is a block of its own."""
     between: ClassVar[str] = "\n"
     """What stands between two blocks."""
+    tags: ClassVar[Tags | None] = None
+    """What stands around thoughts where the family reads them itself."""
     tested_on: ClassVar[str] = ""
     """The real model that the tests have called tools with; empty = canned outputs only."""
+    needs_instructions: ClassVar[bool] = False
+    """The chat template says nothing of tools: the prompt must tell which there are and how to call them."""
 
     @abstractmethod
     def fits(self, source: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from worker.chat.marks import Markers
+from worker.schemas.prepare import JSON_OPTIONS
 
 TEXT = "TEXT"
 """The rule of any text: it may be empty, and holds no special tokens."""
@@ -22,6 +23,7 @@ class GrammarWriter:
     def __init__(self, markers: Markers) -> None:
         self.markers = markers
         self._rules: list[str] = []
+        self._nested: list[str] = []
 
     def literal(self, text: str) -> str:
         """Return the expression of exactly this text."""
@@ -34,11 +36,19 @@ class GrammarWriter:
 
     def schema(self, schema: Mapping[str, Any] | bool) -> str:
         """Return the expression of JSON that is valid under a schema which was prepared for this."""
-        return f"%json {json.dumps(schema, ensure_ascii=False)}"
+        options = {"x-guidance": JSON_OPTIONS}
+        return (
+            f"%json {json.dumps(options | dict(schema) if isinstance(schema, Mapping) else schema, ensure_ascii=False)}"
+        )
 
     def regex(self, pattern: str) -> str:
         """Return the expression of text that matches a pattern in Rust's syntax, as a whole."""
         return "/" + pattern.replace("/", "\\/") + "/"
+
+    def nested(self, lark: str) -> str:
+        """Return the expression of a whole grammar of its own, which has a rule `start`."""
+        self._nested.append(lark)
+        return f"@nested{len(self._nested) - 1}"
 
     def rule(self, body: str, *, options: str = "") -> str:
         """Return the expression of a new rule with this body; `options` such as `lazy` stand in brackets."""
@@ -60,4 +70,9 @@ class GrammarWriter:
 
     def grammar(self, start: str) -> str:
         """Return the whole grammar, which begins with the expression `start`."""
-        return "\n".join(["%llguidance {}", f"start: {start}", *self._rules, f"{TEXT}: /(.|\\n)*/", ""])
+        lark = "\n".join(["%llguidance {}", f"start: {start}", *self._rules, f"{TEXT}: /(.|\\n)*/", ""])
+        if not self._nested:
+            return lark
+        grammars = [{"lark_grammar": lark}]
+        grammars += [{"name": f"nested{place}", "lark_grammar": one} for place, one in enumerate(self._nested)]
+        return json.dumps({"grammars": grammars}, ensure_ascii=False)

@@ -272,6 +272,10 @@ class Scanner:
         is_whole = yield from self.json(pieces.append)
         return "".join(pieces), is_whole
 
+    def is_cut_in(self, *markers: str) -> bool:
+        """Whether the answer was cut here, in front of or within one of `markers`; to be asked where `skip` found none."""
+        return self.is_cut and any(self.markers.form(one).startswith(self._buffer) for one in markers)
+
     # --- what turns out to be no call ---------------------------------------------------------------------
 
     def remember(self, read: str = "") -> None:
@@ -283,8 +287,9 @@ class Scanner:
         self._trail = None
 
     def give_back(self) -> None:
-        """What was read since `remember` is text."""
-        if self._trail is not None:
+        """What was read since `remember` is text; unless it is where the answer was cut: then it is half a call."""
+        is_half = self._is_over and self.is_cut and not self._buffer
+        if self._trail is not None and not is_half:
             self.text("".join(self._trail))
         self._trail = None
 

@@ -1,0 +1,119 @@
+"""Tools as OpenAI's chat offers them, with the older `functions`; and which of them may or must be called.
+
+Must not know messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from worker.api.fields import Fields
+from worker.api.refusals import show
+from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
+from worker.chat.tool_calls.tools import Demand
+from worker.errors import RequestError, UnsupportedParameter
+
+_DEMANDS = {"none": Demand.NONE, "auto": Demand.AUTO, "required": Demand.REQUIRED, "any": Demand.REQUIRED}
+
+
+class ToolFields(Fields):
+    """What chat calls it. None = not said."""
+
+    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
+    parallel_tool_calls: bool | None = Field(None, description="true or false")
+    functions: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    function_call: str | dict[str, Any] | None = Field(None, description="a string or an object")
+
+    def read_tools(self) -> OfferedTools:
+        """Return what is offered and demanded. Raises: RequestError naming the field."""
+        if self.tools and self.functions:
+            raise RequestError("'tools' and 'functions' both offer tools. Set only 'tools'.", param="functions")
+        made = []
+        for index, tool in enumerate(self.shown_tools):
+            place = f"tools[{index}].function" if self.tools else f"functions[{index}]"
+            function = _function_of(tool, f"tools[{index}]")
+            is_strict = function.get("strict") is True
+            schema, schema_place = function.get("parameters"), f"{place}.parameters"
+            made.append(
+                make_tool(
+                    function.get("name"),
+                    function.get("description"),
+                    schema,
+                    is_strict=is_strict,
+                    place=place,
+                    schema_place=schema_place,
+                )
+            )
+        choice, param = self.tool_choice, "tool_choice"
+        if choice is None and self.function_call is not None:
+            choice, param = self.function_call, "function_call"
+        demand, only = read_choice(choice, param)
+        is_parallel = self.parallel_tool_calls is not False
+        return choose_tools(made, demand, only=only, is_parallel=is_parallel, choice_param=param)
+
+    @property
+    def shown_tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools as templates get them."""
+        if self.functions and not self.tools:
+            return [{"type": "function", "function": function} for function in self.functions]
+        return self.tools or ()
+
+
+def read_choice(choice: str | dict[str, Any] | None, param: str) -> tuple[Demand, list[str] | None]:
+    """Return what is demanded, and the names that are left of the tools; None = all.
+
+    Raises: RequestError for what is no choice.
+    """
+    match choice:
+        case None:
+            return Demand.AUTO, None
+        case str() if choice in _DEMANDS:
+            return _DEMANDS[choice], None
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return Demand.REQUIRED, [name]
+        case {"name": str(name), **rest} if not rest:
+            return Demand.REQUIRED, [name]
+        case {"type": "allowed_tools", **rest}:
+            return _read_allowed(rest.get("allowed_tools", rest), param)
+        case {"type": "auto" | "none" | "required" as kind}:
+            return _DEMANDS[str(kind)], None
+        case _:
+            raise RequestError(
+                f'\'{param}\' is {show(choice)}, but it must be "none", "auto", "required", a function such as '
+                '{"type": "function", "function": {"name": "..."}}, or {"type": "allowed_tools", ...}.',
+                param=param,
+            )
+
+
+def _read_allowed(allowed: Any, param: str) -> tuple[Demand, list[str]]:
+    mode = allowed.get("mode", "auto") if isinstance(allowed, Mapping) else None
+    tools = allowed.get("tools") if isinstance(allowed, Mapping) else None
+    if mode not in ("auto", "required") or not isinstance(tools, list):
+        raise RequestError(
+            f"'{param}' of type \"allowed_tools\" must have a 'mode', \"auto\" or \"required\", and a list of 'tools'.",
+            param=param,
+        )
+    names = [tool.get("name") or _mapping(tool.get("function")).get("name") for tool in map(_mapping, tools)]
+    if not all(isinstance(name, str) for name in names):
+        raise RequestError(f"'{param}.tools' must be a list of functions with their names.", param=param)
+    return _DEMANDS[mode], [str(name) for name in names]
+
+
+def _function_of(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise UnsupportedParameter(
+            f"'{place}.type' is {show(kind)}, which is not available on this server: only \"function\" is.", param=place
+        )
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        raise RequestError(f"'{place}.function' is missing: it must be an object with a 'name'.", param=place)
+    return function
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

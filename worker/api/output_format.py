@@ -1,0 +1,96 @@
+"""What the text of an answer must look like, as requests ask for it: JSON, a pattern, one of some texts, a grammar.
+
+The same for every dialect: each finds these in fields of its own. Must not know models or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+
+from worker.chat.tool_calls.grammar import GrammarWriter
+from worker.errors import RequestError
+from worker.schemas.prepare import prepare_schema
+
+MAX_PATTERN_CHARS = 16 * 1024
+MAX_CHOICES = 1024
+MAX_CHOICE_CHARS = 4096
+MAX_GRAMMAR_CHARS = 256 * 1024
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """A form that the text of an answer is held to."""
+
+    param: str
+    """The field that asked for it."""
+    write: Callable[[GrammarWriter], str]
+    """Returns the expression of such a text."""
+    schema: Any = None
+    """The JSON schema as the client sent it, where there is one."""
+    relaxed: tuple[str, ...] = ()
+    """What of it cannot be enforced, as paths: it is checked when the answer is there."""
+
+
+def json_object_format(param: str) -> OutputFormat:
+    """Return the form of any JSON object."""
+    return json_schema_format(ANY_OBJECT, param=param)
+
+
+def json_schema_format(schema: Any, *, param: str) -> OutputFormat:
+    """Return the form of JSON that is valid under `schema`. Raises: RequestError naming the place in it."""
+    prepared = prepare_schema(schema, param=param)
+    return OutputFormat(
+        param,
+        lambda write: write.schema(prepared.schema),
+        schema,
+        tuple(one.path for one in prepared.relaxed),
+    )
+
+
+def regex_format(pattern: str, *, param: str) -> OutputFormat:
+    """Return the form of a text that matches `pattern` as a whole. Raises: RequestError."""
+    _check_length(pattern, MAX_PATTERN_CHARS, param)
+    return OutputFormat(param, lambda write: write.regex(pattern))
+
+
+def choice_format(texts: Sequence[str], *, param: str) -> OutputFormat:
+    """Return the form that one of these texts has. Raises: RequestError."""
+    if not texts or not all(texts):
+        raise RequestError(f"'{param}' must be a list of texts, none of them empty.", param=param)
+    if len(texts) > MAX_CHOICES:
+        raise RequestError(f"'{param}' has {len(texts)} texts, but at most {MAX_CHOICES} are allowed.", param=param)
+    for text in texts:
+        _check_length(text, MAX_CHOICE_CHARS, param)
+    return OutputFormat(param, lambda write: write.any_of([write.literal(text) for text in dict.fromkeys(texts)]))
+
+
+def gbnf_format(grammar: str, *, param: str) -> OutputFormat:
+    """Return the form of a text that follows a grammar in llama.cpp's notation. Raises: RequestError with the line."""
+    _check_length(grammar, MAX_GRAMMAR_CHARS, param)
+    try:
+        lark = gbnf_to_lark(grammar)
+    except (GbnfToLarkError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RequestError(f"'{param}' is no grammar in GBNF: {why[:500]}.", param=param) from None
+    return OutputFormat(param, partial(_nested, lark))
+
+
+def lark_format(grammar: str, *, param: str) -> OutputFormat:
+    """Return the form of a text that follows a grammar in Lark's notation. Raises: RequestError."""
+    _check_length(grammar, MAX_GRAMMAR_CHARS, param)
+    return OutputFormat(param, partial(_nested, grammar))
+
+
+def _nested(lark: str, write: GrammarWriter) -> str:
+    return write.nested(lark)
+
+
+def _check_length(text: str, maximum: int, param: str) -> None:
+    if not text or len(text) > maximum:
+        raise RequestError(f"'{param}' has {len(text)} characters; it must have 1 to {maximum}.", param=param)
