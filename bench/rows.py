@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bench import scenarios as of
 from bench.figures import ITSELF, PLAIN, PYTHON, Contestant, Kind, Target
 from bench.fleet_rows import FLEET_ROWS
+from bench.grammar_rows import GRAMMAR_ROWS
 from bench.models import GEMMA3, QWEN, SMOLLM2
 from bench.row import UNLIMITED, Row
 from bench.tunings import COPY, LONG, PREFIX
@@ -169,6 +170,7 @@ ROWS: Sequence[Row] = (
         family=None,
         targets=(Target(of.OUTSIDE, 5.0, ITSELF, aim=2.0),),
     ),
+    *GRAMMAR_ROWS,
     *FLEET_ROWS,
 )
 

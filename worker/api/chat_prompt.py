@@ -15,9 +15,11 @@ from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, obj
 from worker.api.prompt import check_text_length, tokens_of_segments
 from worker.api.served import Envelope, ServedModel
 from worker.api.speech import Speech, speech_of
-from worker.api.thinking import Thinking, thinking_kwargs
+from worker.api.thinking import Thinking, switch_of, thinking_kwargs
 from worker.chat.messages import ROLES
 from worker.chat.reasoning import Tags
+from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.tools import Demand, Tools
 from worker.errors import NoChatTemplate, RequestError, UnsupportedParameter
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -54,6 +56,8 @@ class Conversation:
     """As OpenAI's chat has them; checked when they are rendered."""
     tools: Sequence[Mapping[str, Any]] | None = None
     """As OpenAI's chat has them."""
+    offered: Tools = field(default_factory=Tools)
+    """Those of them that may be called, and whether one must be."""
     adds_generation_prompt: bool = True
     continues: bool = False
     """The answer goes on with the last message, which is the assistant's."""
@@ -91,7 +95,7 @@ def render(model: ServedModel, conversation: Conversation, envelope: Envelope) -
     with model.template_lock:
         template = _template_of(model) if conversation.template is None else _compiled(model, conversation.template)
         return template.render(
-            conversation.messages,
+            _with_instructions(conversation, _speech(model, conversation).family),
             # Templates may print a date: the router's, so that another worker would print the same.
             now=datetime.fromtimestamp(envelope.created, UTC),
             add_generation_prompt=conversation.adds_generation_prompt,
@@ -111,6 +115,8 @@ class ChatPrompt:
     """How answers to its template are read."""
     is_in_thought: bool = False
     """It ends within a thought, which the answer goes on with."""
+    ends_thoughts: bool = False
+    """The model shall not think, and its template has no switch for that: a thought is ended as soon as it begins."""
 
 
 def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: Envelope) -> ChatPrompt:
@@ -122,7 +128,24 @@ def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: E
         _tokens(model, segments, conversation.param),
         speech,
         tags is not None and _is_in_thought(tags, segments, conversation),
+        conversation.thinking.is_off and switch_of(_source(model, conversation)) is None,
     )
+
+
+def _with_instructions(conversation: Conversation, family: Family | None) -> Sequence[Any]:
+    """Return the messages; the first tells of the tools where the template does not."""
+    messages = conversation.messages
+    if family is None or not family.needs_instructions or conversation.offered.demand is Demand.NONE:
+        return messages
+    told = family.instructions(conversation.offered)
+    first = messages[0] if messages else None
+    if (
+        isinstance(first, dict)
+        and first.get("role") in ("system", "developer")
+        and isinstance(first.get("content"), str)
+    ):
+        return [{**first, "content": f"{first['content']}\n\n{told}"}, *messages[1:]]
+    return [{"role": "system", "content": told}, *messages]
 
 
 def _is_in_thought(tags: Tags, segments: Sequence[Segment], conversation: Conversation) -> bool:
@@ -141,7 +164,7 @@ def _speech(model: ServedModel, conversation: Conversation) -> Speech:
 
 def _tokens(model: ServedModel, segments: Sequence[Segment], param: str) -> tuple[int, ...]:
     check_text_length(sum(len(segment.text) for segment in segments), context=model.context, param=param)
-    tokens = tuple(tokens_of_segments(model.vocabulary, segments))
+    tokens = tuple(tokens_of_segments(model.vocabulary, segments, model.speech.markers))
     if not tokens:
         raise RequestError("The chat template made an empty prompt of these messages.", param=param)
     return tokens
@@ -173,6 +196,7 @@ def _compiled(model: ServedModel, source: str) -> ChatTemplate:
             bos_text=vocabulary.bos_text,
             eos_text=vocabulary.eos_text,
             control_texts=vocabulary.control_texts,
+            marker_texts=model.speech.markers.tokens.keys(),
             budget=Budget(),
         )
     except TemplateError as error:
@@ -194,8 +218,14 @@ def _template_of(model: ServedModel) -> ChatTemplate:
 
 
 def _template_kwargs(model: ServedModel, conversation: Conversation) -> dict[str, Any]:
-    source = model.template_source if conversation.template is None else conversation.template
     thinking = thinking_kwargs(
-        conversation.thinking, source, model=model.name, always_thinks=_speech(model, conversation).tags is not None
+        conversation.thinking,
+        _source(model, conversation),
+        model=model.name,
+        always_thinks=_speech(model, conversation).thought_tags is not None,
     )
     return {**model.template_kwargs, **thinking, **conversation.kwargs}
+
+
+def _source(model: ServedModel, conversation: Conversation) -> str:
+    return model.template_source if conversation.template is None else conversation.template

@@ -54,6 +54,11 @@ class LlamaVocabulary:
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
 
     @property
+    def native(self) -> Any:
+        """llama.cpp's own vocabulary."""
+        return self._vocab
+
+    @property
     def bos_text(self) -> str:
         """What the file calls its begin token; empty if it has none."""
         return self._text(self.bos)
