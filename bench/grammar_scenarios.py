@@ -14,7 +14,7 @@ from bench.client import Answer, tokens_per_second
 from bench.figures import Figure
 from bench.grammar_libraries import measure_libraries
 from bench.scenarios import CHANCE, Scenario
-from bench.schema_corpora import count_corpora
+from bench.schema_corpora import count_corpus
 from bench.servers import Running
 from bench.texts import words
 
@@ -106,5 +106,9 @@ async def libraries(server: Running) -> list[Figure]:
 
 async def corpora(_: Running) -> list[Figure]:
     """What becomes of public schemas, and of those that tools really have."""
-    counts = await asyncio.to_thread(count_corpora)
-    return [Figure(name, count, "schemas", is_more_better=True) for name, count in counts.items()]
+    counts = await asyncio.to_thread(count_corpus, with_suite=True)
+    return [
+        Figure(f"{corpus}: {outcome}", count, "schemas", is_more_better=True)
+        for corpus, outcomes in counts.items()
+        for outcome, count in sorted(outcomes.items())
+    ]

@@ -1,0 +1,104 @@
+"""Patterns in the dialect of schemas: what becomes of them, and that matching them takes no time."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+
+from bench.grammar_driver import takes
+from worker.schemas.patterns import MAX_REPEATS, matches, quoted_names, translate
+from worker.schemas.prepare import prepare_schema
+
+TAKEN = [
+    (r"^\d+$", '"12"', '"١"'),
+    (r"^\w+$", '"a_1"', '"é"'),
+    (r"^[^\W_]+$", '"ab"', '"a_"'),
+    (r"^\s$", '" "', '"a"'),
+    (r"^a\/b$", '"a/b"', '"ab"'),
+    (r"^\u0041\x42$", '"AB"', '"ab"'),
+    ("^\\u{1F600}$", '"\U0001f600"', '"a"'),
+    ("^\\ud83d\\ude00$", '"\U0001f600"', '"a"'),
+    ("^[\\ud83d\\ude00-\\ud83d\\ude05]$", '"\U0001f603"', '"\U0001f606"'),
+    ("^[[]$", '"["', '"a"'),
+    ("^[a&&b]$", '"&"', '"c"'),
+    ("^[~~]$", '"~"', '"a"'),
+    ("^[^]$", '"x"', '"xy"'),
+    (r"^[\]]$", '"]"', '"a"'),
+    ("^a{x}$", '"a{x}"', '"a"'),
+    ("^{}$", '"{}"', '""'),
+    (r"^\p{Lu}$", '"É"', '"é"'),
+    (r"^[\d.]+$", '"1.2"', '"1,2"'),
+    ("(^a|b)c", '"ac"', '"xac"'),
+    ("^a$|^b$", '"b"', '"ab"'),
+    ("^(?<year>[0-9]{4})$", '"2020"', '"20"'),
+    (r"^\_\@\#$", '"_@#"', '"_"'),
+    (r"^\cJ$", '"\\n"', '"J"'),
+    ("^(?:[a-z]{2,3}-){2,4}$", '"ab-abc-"', '"ab-"'),
+    ("", '""', "1"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "right", "wrong"), TAKEN)
+def test_a_pattern_means_in_the_library_what_it_means_in_a_schema(pattern: str, right: str, wrong: str) -> None:
+    grammar = prepare_schema({"type": "string", "pattern": pattern}, param="x").to_grammar()
+    assert takes(grammar, right)
+    assert not takes(grammar, wrong)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("^(?=a)", "ahead or behind"),
+        ("^(?!a)", "ahead or behind"),
+        ("(?<=a)b", "ahead or behind"),
+        (r"(a)\1", "refers back"),
+        (r"\bfoo\b", "word boundary"),
+        ("a$b", "anchor"),
+        ("[]a]", "different dialects"),
+        ("a{,3}", "different dialects"),
+        ("[a--z]", "different dialects"),
+        ("a++", "possessive"),
+        ("a" * 8193, "longer than"),
+        (f"^(a{{0,{MAX_REPEATS}}}){{2}}$", "repetitions inside repetitions"),
+        ("(((a{0,10}){0,10}){0,10}){0,10}", "repetitions inside repetitions"),
+    ],
+)
+def test_a_pattern_that_the_library_does_not_know_is_told_apart_from_a_mistake(pattern: str, why: str) -> None:
+    found = translate(pattern)
+    assert found.problem is not None
+    assert why in found.problem
+    assert not found.is_mistake
+
+
+@pytest.mark.parametrize("pattern", ["[", "(", "a)", "*a", "[z-a]", "a{2,1}"])
+def test_what_is_no_pattern_at_all_is_a_mistake(pattern: str) -> None:
+    assert translate(pattern).is_mistake
+
+
+def test_counted_repetitions_side_by_side_do_not_multiply() -> None:
+    assert translate("^[a-z]{1,900}-[a-z]{1,900}$").problem is None
+
+
+def test_names_become_a_pattern_of_exactly_these() -> None:
+    names = ["a.b", "c-d", "é", "x y", '"q"', "(z)", "a\\b", "^", "#"]
+    pattern = quoted_names(names)
+    assert all(matches(pattern, name) for name in names)
+    assert not any(matches(pattern, name) for name in ["axb", "a.b ", "", "q", "z", "ab"])
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "^(.*a){20}$", "(x+x+)+y"])
+def test_patterns_that_are_deadly_elsewhere_are_matched_in_no_time(pattern: str) -> None:
+    started = process_time()
+    assert matches(pattern, "a" * 20_000 + "b") is False
+    assert process_time() - started < 2.0
+
+
+@pytest.mark.parametrize("text", ["\x00", "\x7f", "\n", '"', "\\", "\u2028", "\U0001f600", ""])
+def test_any_character_can_stand_in_a_text_that_is_matched(text: str) -> None:
+    assert matches("^x", f"x{text}") is True
+    assert matches("^x", f"y{text}") is False
+
+
+def test_a_text_with_half_a_character_cannot_be_matched() -> None:
+    assert matches("a", "a\ud800") is None
