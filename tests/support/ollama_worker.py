@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.fakes.engine import FakeEngine, FakeVocabulary, Script
 from tests.support.worker_client import WorkerReply, serve
+from worker.api.speech import find_markers, speech_of
 from worker.chat.template import ChatTemplate
 from worker.engine.request import FinishReason
 
@@ -34,7 +35,8 @@ def template(source: str, vocabulary: FakeVocabulary) -> ChatTemplate:
 async def ask(on: FakeEngine, path: str, source: str | None = CHATML, **fields: Any) -> WorkerReply:
     """Return the reply to a body of these fields; `source` None = the model has no chat template."""
     compiled = None if source is None else template(source, on.vocabulary)
-    async with serve(on, template=compiled, template_source=source or "") as worker:
+    speech = speech_of(source or "", find_markers(on.vocabulary.marker))
+    async with serve(on, template=compiled, template_source=source or "", speech=speech) as worker:
         return await worker.post(path, fields)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from worker.api.answer_wishes import AnswerPlan, AnswerWishes, Check, Verdict
 from worker.api.chat_prompt import ChatPrompt
+from worker.api.output_format import OutputFormat
 from worker.api.served import Envelope, ServedModel
 from worker.api.speech import Speech
 from worker.chat.answer_reader import AnswerForm, AnswerReader
@@ -41,8 +42,17 @@ def plan_answer(model: ServedModel, wishes: AnswerWishes, prompt: ChatPrompt, en
         _parser(wishes, prompt, envelope),
         _shown(wishes, speech),
         _with_budget(model, wishes, prompt, make),
-        _check(wishes),
+        _check(wishes, prompt),
     )
+
+
+def plan_text(model: ServedModel, format_: OutputFormat | None) -> AnswerPlan:
+    """Return the plan of answers that go on with a raw prompt: text without thoughts or calls, in this form.
+
+    Raises: RequestError, naming the field of what cannot be enforced.
+    """
+    raw = ChatPrompt((), Speech(markers=model.speech.markers))
+    return plan_answer(model, AnswerWishes(format_), raw, Envelope())
 
 
 def _parser(wishes: AnswerWishes, prompt: ChatPrompt, envelope: Envelope) -> Callable[[int], OutputParser]:
@@ -61,20 +71,17 @@ def _parser(wishes: AnswerWishes, prompt: ChatPrompt, envelope: Envelope) -> Cal
 
 
 def _reading_family(wishes: AnswerWishes, speech: Speech) -> Family | None:
-    """Return the family that reads the answer: where there can be calls, or where it reads the thoughts, too."""
+    """Return the family that reads the answer: where there can be calls, or where answers hold more than their text."""
     family = speech.family
     if family is None or wishes.tools.demand is not Demand.NONE:
         return family
-    return family if family.tags is not None and wishes.splits_thoughts else None
+    return family if family.wraps_answers and wishes.splits_thoughts else None
 
 
 def _shown(wishes: AnswerWishes, speech: Speech) -> Mapping[str, int]:
     """Return the special tokens that are shown: those of thoughts also where they are left in the text."""
-    if (
-        wishes.tools.demand is Demand.NONE
-        and speech.tags is None
-        and (speech.family is None or speech.family.tags is None)
-    ):
+    wraps = speech.family is not None and speech.family.wraps_answers
+    if wishes.tools.demand is Demand.NONE and speech.thought_tags is None and not wraps:
         return {}
     return speech.shown()
 
@@ -130,9 +137,11 @@ def _compiled(model: ServedModel, grammar: str, wishes: AnswerWishes) -> MakeCon
 def _with_budget(
     model: ServedModel, wishes: AnswerWishes, prompt: ChatPrompt, make: MakeConstraint | None
 ) -> MakeConstraint | None:
-    if wishes.thought_budget is None:
-        return make
-    tags = prompt.speech.tags or (None if prompt.speech.family is None else prompt.speech.family.tags)
+    num_tokens, tags = wishes.thought_budget, prompt.speech.thought_tags
+    if num_tokens is None:
+        if tags is None or not prompt.ends_thoughts:
+            return make
+        num_tokens = 0
     if tags is None:
         raise UnsupportedParameter(
             f"'{wishes.budget_param}' has no effect on model '{model.name}': it does not think before it answers, or "
@@ -141,7 +150,7 @@ def _with_budget(
         )
     vocabulary = model.vocabulary
     budget = ThoughtBudget(
-        wishes.thought_budget,
+        num_tokens,
         tags.open.encode(),
         tags.close.encode(),
         tuple(vocabulary.tokenize(tags.ending, add_special=False, parse_special=True)),
@@ -158,13 +167,27 @@ def _with_budget(
 # --- what is checked --------------------------------------------------------------------------------------
 
 
-def _check(wishes: AnswerWishes) -> Check | None:
+def _check(wishes: AnswerWishes, prompt: ChatPrompt) -> Check | None:
     format_ = wishes.format
     relaxed = (*wishes.relaxed, *(() if format_ is None else format_.relaxed))
-    return partial(_verdict, wishes, relaxed) if relaxed else None
+    if not relaxed:
+        return None
+    tags = None if wishes.splits_thoughts else prompt.speech.tags
+    read = text_of if tags is None else partial(_text_behind_thoughts, tags, prompt.is_in_thought)
+    return partial(_verdict, wishes, relaxed, read)
 
 
-def _verdict(wishes: AnswerWishes, relaxed: tuple[str, ...], deltas: Sequence[Delta]) -> Verdict:
+def _text_behind_thoughts(tags: Tags, is_inside: bool, deltas: Sequence[Delta]) -> str:
+    """Return the text of an answer in which thoughts were left, without these."""
+    text = text_of(deltas)
+    if not is_inside and not text.lstrip().startswith(tags.open):
+        return text
+    return text.partition(tags.close)[2]
+
+
+def _verdict(
+    wishes: AnswerWishes, relaxed: tuple[str, ...], read: Callable[[Sequence[Delta]], str], deltas: Sequence[Delta]
+) -> Verdict:
     problems: list[str | None] = []
     arguments: dict[int, str] = {}
     names: dict[int, str] = {}
@@ -178,5 +201,5 @@ def _verdict(wishes: AnswerWishes, relaxed: tuple[str, ...], deltas: Sequence[De
         if (problem := problem_of(by_name[names[index]].parameters, text)) is not None:
             problems.append(f"the arguments of {names[index]!r}: {problem}")
     if wishes.format is not None and wishes.format.relaxed and not arguments:
-        problems.append(problem_of(wishes.format.schema, text_of(deltas)))
+        problems.append(problem_of(wishes.format.schema, read(deltas)))
     return Verdict(relaxed, next((one for one in problems if one is not None), None))

@@ -95,7 +95,7 @@ def render(model: ServedModel, conversation: Conversation, envelope: Envelope) -
     with model.template_lock:
         template = _template_of(model) if conversation.template is None else _compiled(model, conversation.template)
         return template.render(
-            _with_instructions(conversation, _speech(model, conversation).family),
+            _with_instructions(conversation, _speech(model, conversation).family, template),
             # Templates may print a date: the router's, so that another worker would print the same.
             now=datetime.fromtimestamp(envelope.created, UTC),
             add_generation_prompt=conversation.adds_generation_prompt,
@@ -132,12 +132,16 @@ def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: E
     )
 
 
-def _with_instructions(conversation: Conversation, family: Family | None) -> Sequence[Any]:
+def _with_instructions(conversation: Conversation, family: Family | None, template: ChatTemplate) -> Sequence[Any]:
     """Return the messages; the first tells of the tools where the template does not."""
     messages = conversation.messages
-    if family is None or not family.needs_instructions or conversation.offered.demand is Demand.NONE:
+    if family is None or conversation.offered.demand is Demand.NONE:
+        return messages
+    if template.expectations.shows_tools and not family.needs_instructions:
         return messages
     told = family.instructions(conversation.offered)
+    if not told:
+        return messages
     first = messages[0] if messages else None
     if (
         isinstance(first, dict)

@@ -13,7 +13,7 @@ from worker.chat.marks import Markers
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.scanner import Reading, Scanner
-from worker.chat.tool_calls.tools import Demand, Tools
+from worker.chat.tool_calls.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class AnswerReader:
         scan, form = self._scan, self._form
         if form.tags is not None:
             yield from self._read_thoughts(form.tags)
-        if form.family is not None and form.tools.demand is not Demand.NONE:
+        if form.family is not None:
             yield from form.family.read(scan)
         yield from scan.until()
 

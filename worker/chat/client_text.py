@@ -79,19 +79,22 @@ class Guard:
 
     # --- what templates do ---
 
-    def wrap(self, value: Any) -> Any:
-        """Return a copy of JSON-like `value` whose strings, keys included, are client text with nothing unbroken."""
+    def wrap(self, value: Any, control: ControlTexts | None = None) -> Any:
+        """Return a copy of JSON-like `value` whose strings, keys included, are client text with nothing unbroken.
+
+        `control` are the control texts that are broken in it; None = all.
+        """
         match value:
             case str():
-                return self._protect(value)
+                return self._protect(value, control)
             case Mapping():
-                return {self.wrap(key): self.wrap(inner) for key, inner in value.items()}
+                return {self.wrap(key, control): self.wrap(inner, control) for key, inner in value.items()}
             case list() | tuple():
-                return [self.wrap(inner) for inner in value]
+                return [self.wrap(inner, control) for inner in value]
             case None | bool() | int() | float():
                 return value
             case _:
-                return self._protect(str(value))
+                return self._protect(str(value), control)
 
     def own(self, text: str) -> ClientText:
         """Return `text`, which is a part of client text, as client text."""
@@ -114,10 +117,10 @@ class Guard:
         clean, marks = self._split_marks(text)
         return sum(not _is_broken(span, marks) for span in self._control.find(clean))
 
-    def _protect(self, text: str) -> ClientText:
+    def _protect(self, text: str, control: ControlTexts | None = None) -> ClientText:
         clean, marks = self._split_marks(text)
         new = set(marks)
-        for start, end in self._control.find(clean):
+        for start, end in (control or self._control).find(clean):
             if not _is_broken((start, end), marks):
                 new |= {start + 1} if end - start > 1 else {start, end}
         self._num_broken += len(new) - len(marks)

@@ -134,6 +134,8 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    if isinstance(value, Iterator):  # what `map` and its like make
+        value = context.budget.listed(value)
     extent = context.check_printable(value)
     separator_chars = sum(map(len, separators)) if separators else 4
     indent_chars = 0 if indent is None else len(indent) if isinstance(indent, str) else indent

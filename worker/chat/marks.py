@@ -1,8 +1,8 @@
 """How special tokens look in the text that a parser reads: wrapped in characters that no text has.
 
 A marker of a family, such as `<tool_call>`, is a token of its own in some vocabularies and plain text in others. Where
-it is a token, only that token is a marker: the same characters in plain text are text, whoever wrote them. Must not know
-families or vocabularies.
+it is a token, only that token is a marker: the same characters in plain text are text, whoever wrote them. Must not
+know families or vocabularies.
 """
 
 from __future__ import annotations

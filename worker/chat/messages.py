@@ -4,8 +4,11 @@ Owns what is accepted of a message and how it is unified. Must not know template
 
     content       text, or a list of text parts (joined with newlines), or absent
     role          system (also as developer), user, assistant, tool, function
-    tool_calls    `arguments` as an object wherever they are JSON of one; the old `function_call` becomes a tool call
+    tool_calls    `arguments` as an object wherever they are JSON of one; the old `function_call` becomes a tool call;
+                  no text beside them is no content
     name          kept; a tool's answer without one gets the name of the call that it answers
+    reasoning     what an assistant has thought, under the name `reasoning_content`, also given as `reasoning` or
+                  `thinking`
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.chat.errors import TEXT_ONLY, TemplateError, UnsupportedContent
+from worker.chat.tool_turns import Turn, with_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Type of a content part to the key of its text."""
 
-Turn = dict[str, Any]
-"""One message in the form that templates get."""
+REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""Under which clients give back what the assistant has thought."""
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
@@ -31,21 +35,13 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
     """
     if not messages:
         raise TemplateError("'messages' is empty; send at least one message.", param="messages")
-    turns: list[Turn] = []
+    turns = with_ids([_turn(message, f"messages[{index}]") for index, message in enumerate(messages)])
     call_names: dict[str, str] = {}
-    for index, message in enumerate(messages):
-        turn = _turn(message, f"messages[{index}]")
+    for turn in turns:
         for call in turn.get("tool_calls", ()):
-            if isinstance(call.get("id"), str):
-                call_names[call["id"]] = call["function"]["name"]
-        call_id = turn.get("tool_call_id")
-        if call_id is not None and not isinstance(call_id, str):
-            raise TemplateError(
-                f"'messages[{index}].tool_call_id' must be a string.", param=f"messages[{index}].tool_call_id"
-            )
-        if turn["role"] == "tool" and not turn.get("name") and call_id in call_names:
-            turn["name"] = call_names[call_id]
-        turns.append(turn)
+            call_names[call["id"]] = call["function"]["name"]
+        if turn["role"] == "tool" and not turn.get("name") and turn["tool_call_id"] in call_names:
+            turn["name"] = call_names[turn["tool_call_id"]]
     return turns
 
 
@@ -99,6 +95,10 @@ def _turn(message: Any, where: str) -> Turn:
     turn = {key: value for key, value in message.items() if value is not None and key != "function_call"}
     turn["role"] = "system" if role == "developer" else role
     turn["content"] = _content(message.get("content"), f"{where}.content")
+    if not isinstance(turn.get("tool_call_id", ""), str):
+        raise TemplateError(f"'{where}.tool_call_id' must be a string.", param=f"{where}.tool_call_id")
+    if role == "assistant":
+        _unify_reasoning(turn)
     calls = message.get("tool_calls") or ()
     if not calls and message.get("function_call"):
         calls = ({"type": "function", "function": message["function_call"]},)
@@ -107,9 +107,17 @@ def _turn(message: Any, where: str) -> Turn:
     turn.pop("tool_calls", None)
     if calls:
         turn["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+        turn["content"] = turn["content"] or None
     elif turn["content"] is None:
         turn["content"] = ""
     return turn
+
+
+def _unify_reasoning(turn: Turn) -> None:
+    """Leave what the assistant has thought under one name alone. Mutates: `turn`."""
+    given = [turn.pop(name) for name in REASONING_NAMES if isinstance(turn.get(name), str)]
+    if thought := next(filter(None, given), None):
+        turn["reasoning_content"] = thought
 
 
 def _content(content: Any, where: str) -> str | None:
@@ -151,6 +159,8 @@ def _tool_call(call: Any, where: str) -> Turn:
         arguments = _object_or_text(arguments)
     elif not isinstance(arguments, Mapping):
         raise TemplateError(f"'{where}.function.arguments' is neither a text nor an object.", param=where)
+    if not isinstance(call.get("id"), str | None):
+        raise TemplateError(f"'{where}.id' must be a string.", param=f"{where}.id")
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 

@@ -14,6 +14,8 @@ class Tags:
 
     open: str
     close: str
+    sign: str = ""
+    """What tells of them in a template that puts them together from pieces; empty = `close` does."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -41,10 +43,13 @@ KNOWN_TAGS = (
     Tags("<seed:think>", "</seed:think>"),
     Tags("<|begin_of_thought|>", "<|end_of_thought|>"),
     Tags("<reasoning>", "</reasoning>"),
+    Tags("<mm:think>", "</mm:think>"),
+    Tags("<think:opensource>", "</think:opensource>", sign="'</think{}>'.format("),
+    Tags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )
 """As the templates of models show them."""
 
 
 def find_tags(source: str) -> Tags | None:
     """Return the tags of a chat template with this source; None if its model does not think in tags."""
-    return next((tags for tags in KNOWN_TAGS if tags.close in source), None)
+    return next((tags for tags in KNOWN_TAGS if (tags.sign or tags.close) in source), None)

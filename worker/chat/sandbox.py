@@ -1,9 +1,9 @@
 """Compiles and runs chat templates, which come with models and are strangers' programs.
 
-Three walls: Jinja's sandbox (no private attributes, nothing mutable is changed), a short list of what may be called on
-texts, lists and maps, and a budget that every loop, call, operator and filter is charged to. Jinja lets an environment
-intercept calls and arithmetic; what it does not let through there (loops, `~`, slices, comparisons) is rewritten to
-filters of our own when the template is compiled.
+Three walls: Jinja's sandbox (no private attributes), a short list of what may be called on texts, lists and maps (what
+that can change are copies of this rendering's own), and a budget that every loop, call, operator and filter is charged
+to. Jinja lets an environment intercept calls and arithmetic; what it does not let through there (loops, `~`, slices,
+comparisons) is rewritten to filters of our own when the template is compiled.
 
 Must not know messages.
 """
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -54,12 +55,13 @@ _NOTHING: frozenset[str] = frozenset()
 _READABLE: tuple[tuple[type, frozenset[str]], ...] = (
     (str, text_operations.TEXT_METHODS),
     (dict, frozenset({"copy", "get", "items", "keys", "values"})),
-    (list, frozenset({"count", "index"})),
+    (list, frozenset({"append", "count", "index", "pop"})),
     (tuple, frozenset({"count", "index"})),
     (int, _NOTHING),
     (float, frozenset({"is_integer"})),
 )
 """Attributes of values that a template may read."""
+_SCALARS = (str, int, float, type(None))
 _OPEN = (Namespace, LoopContext, Macro, Cycler, TemplateReference, BlockReference)
 """Jinja's own objects: every public attribute may be read. Of anything else, none."""
 
@@ -129,6 +131,8 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str):
             return text_operations.call_method(context, obj, args, kwargs)
         context.budget.walk(args, kwargs)
+        if isinstance(owner, list) and obj.__name__ == "append" and not all(isinstance(one, _SCALARS) for one in args):
+            raise TypeError("only texts and numbers can be appended: a list could become a part of itself")
         if isinstance(owner, list | tuple):  # to count or to find compares with every entry
             context.budget.walk(owner)
         return super().call(context, obj, *args, **kwargs)
@@ -179,6 +183,7 @@ class SandboxedTemplate:
             raise TemplateError(
                 f"The chat template has {len(source)} characters, more than {MAX_SOURCE_CHARS} are not taken."
             )
+        self._source = source
         environment = PromptEnvironment()
         self.global_names = frozenset(environment.globals)
         try:
@@ -188,6 +193,12 @@ class SandboxedTemplate:
             raise TemplateError(f"The chat template cannot be compiled, line {error.lineno}: {error.message}") from None
         except FAULTS as error:
             raise TemplateError(f"The chat template cannot be compiled: {_in_words(error)}") from None
+
+    def reads(self, *names: str) -> bool:
+        """Return whether it reads variables of all these names, which nothing in it sets."""
+        if not all(name in self._source for name in names):  # what follows takes as long as compiling
+            return False
+        return find_undeclared_variables(PromptEnvironment().parse(self._source)).issuperset(names)
 
     def render(self, variables: dict[str, Any], guard: Guard, budget: Budget | None = None) -> str:
         """Return what the template prints, with the guard's marks in it.

@@ -6,7 +6,8 @@ clock. Must not know tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
@@ -17,14 +18,19 @@ from worker.chat.control_texts import ControlTexts
 from worker.chat.errors import LimitExceeded, TemplateError, UnsupportedContent
 from worker.chat.expectations import Expectations, find_expectations
 from worker.chat.limits import Budget
-from worker.chat.messages import Turn, merge_for_template, normalize_messages, without_system
+from worker.chat.messages import merge_for_template, normalize_messages, without_system
+from worker.chat.reasoning import KNOWN_TAGS
 from worker.chat.sandbox import SandboxedTemplate
+from worker.chat.tool_calls.families import choose_family
+from worker.chat.tool_turns import Turn, with_tools_in_system
 
 __all__ = ["ChatTemplate", "LimitExceeded", "Segment", "TemplateError", "UnsupportedContent"]
 
 _MAX_DATE_FORMAT_CHARS = 200
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+_OWN_NAMES = ("functions", "datetime")
 _PROBE_TIME = datetime(2000, 1, 1)
+_OF_THOUGHTS = frozenset(text for tags in KNOWN_TAGS for text in tags.markers)
 
 
 class ChatTemplate:
@@ -32,6 +38,10 @@ class ChatTemplate:
 
     With a `budget`, all renderings together may cost no more than that, those included that find out how the template
     wants its messages; without, each may cost the usual.
+
+    `marker_texts` are kept from clients like `control_texts`: what begins a call, or the like. Only tags of thoughts
+    stay as they are in the content of the assistant's messages: templates look for them there, to leave old thoughts
+    out.
 
     Raises: TemplateError, naming the line, when `source` cannot be compiled.
     """
@@ -43,12 +53,17 @@ class ChatTemplate:
         bos_text: str,
         eos_text: str,
         control_texts: Sequence[str],
+        marker_texts: Collection[str] = (),
         budget: Budget | None = None,
     ) -> None:
         self._source = source
         self._budget = budget
         self._template = SandboxedTemplate(source)
-        self._control = ControlTexts(control_texts)
+        self._control = ControlTexts([*control_texts, *marker_texts])
+        self._control_of_assistant = ControlTexts([*control_texts, *(set(marker_texts) - _OF_THOUGHTS)])
+        self._family = choose_family(source)
+        self._wants_texts = self._template.reads(*_OWN_NAMES)
+        self._wants_xml_tools = self._template.reads("xml_tools") and not self._template.reads("tools")
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         given = {"messages", "tools", "add_generation_prompt", "strftime_now", *self._special}
         self._reserved_names = given | self._template.global_names
@@ -76,10 +91,12 @@ class ChatTemplate:
         self._check_kwargs(kwargs)
         if continue_final_message:
             _check_final(turns[-1])
-        turns = self.expectations.spell_out(turns)
+        turns = self.expectations.spell_out(turns, self._family.spell)
+        if tools and self.expectations.takes_tools_in_system:
+            turns = with_tools_in_system(turns, tools)
         given = {
             **kwargs,
-            "tools": tools or None,
+            "tools": tools or ([] if self.expectations.is_tool_list else None),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
         refusals: list[TemplateError] = []
@@ -97,16 +114,20 @@ class ChatTemplate:
         """How the template wants its messages."""
         return find_expectations(self._probe)
 
-    def _probe(self, turns: Sequence[Turn]) -> str:
-        segments = self._render(turns, {"tools": None, "add_generation_prompt": True}, _PROBE_TIME, False)
+    def _probe(self, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        segments = self._render(turns, {"tools": tools, "add_generation_prompt": True}, _PROBE_TIME, False)
         return "".join(segment.text for segment in segments)
 
     def _render(
         self, turns: Sequence[Turn], given: Mapping[str, Any], now: datetime, is_continued: bool
     ) -> list[Segment]:
         try:
+            if self._wants_xml_tools:
+                given = {"xml_tools": given["tools"], **given}
+            if self._wants_texts:
+                given = {**_own_variables(given["tools"] or [], now), **given}
             guard = Guard(self._control, [self._source, *texts_of([turns, given])])
-            wrapped: list[Turn] = [guard.wrap(turn) | {"role": turn["role"]} for turn in turns]
+            wrapped = [self._wrap(guard, turn) for turn in turns]
             variables = {"documents": None, **guard.wrap(given), "messages": wrapped, **self._special}
         except RecursionError:
             raise TemplateError("The messages or tools are nested too deeply.") from None
@@ -120,11 +141,18 @@ class ChatTemplate:
         before, found, after = shown.rpartition(guard.end_mark)
         if not found:
             raise TemplateError("This model's chat template drops the last message, so it cannot be continued.")
-        text = final if isinstance(final, str) else final[0]["text"]
+        text = final if isinstance(final, str) else final[-1]["text"]
         if not after.startswith(" ") and text.strip():
             before = before.removesuffix(text[len(text.rstrip()) :])
         # A template that prints the last message twice has ended its first copy with the same characters.
         return guard.segments(guard.without_end_marks(before))
+
+    def _wrap(self, guard: Guard, turn: Turn) -> Turn:
+        own = self._control_of_assistant if turn["role"] == "assistant" else None
+        wrapped: Turn = {
+            guard.wrap(key): guard.wrap(value, own if key == "content" else None) for key, value in turn.items()
+        }
+        return wrapped | {"role": turn["role"]}
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         for name in kwargs:
@@ -158,7 +186,12 @@ def _append(turn: Turn, guard: Guard, ending: str) -> None:
     if isinstance(content, str):
         turn["content"] = guard.own(f"{content}{ending}")
     else:
-        content[0]["text"] = guard.own(f"{content[0]['text']}{ending}")
+        content[-1]["text"] = guard.own(f"{content[-1]['text']}{ending}")
+
+
+def _own_variables(tools: Sequence[Mapping[str, Any]], now: datetime) -> dict[str, str]:
+    """Return what templates want that need tools and time as texts under names of their own."""
+    return dict(zip(_OWN_NAMES, (json.dumps(tools, ensure_ascii=False, indent=4), f"{now:%Y-%m-%d}"), strict=True))
 
 
 def _date(now: datetime, format_: str) -> str:

@@ -13,6 +13,7 @@ from tests.worker.chat.templates import (
     CONTROL_TEXTS,
     FAMILIES,
     NOW,
+    QWEN,
     chat_template,
     plain_jinja,
     text_of,
@@ -20,7 +21,7 @@ from tests.worker.chat.templates import (
 )
 from worker.chat.client_text import Guard
 from worker.chat.control_texts import ControlTexts
-from worker.chat.template import Segment, TemplateError
+from worker.chat.template import ChatTemplate, Segment, TemplateError
 
 
 def test_control_text_of_a_user_is_its_own_untrusted_segment() -> None:
@@ -202,3 +203,39 @@ def test_client_text_alone_never_has_a_control_token_whatever_is_done_to_it(text
     control = ControlTexts(CONTROL_TEXTS)
     segments = chat_template(source).render(conversation(texts), now=NOW)
     assert not any(control.find(segment.text) for segment in segments if segment.is_trusted)
+
+
+# --- markers of calls and thoughts ------------------------------------------------------------------------
+
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+
+
+def with_markers(source: str) -> ChatTemplate:
+    return ChatTemplate(source, bos_text="", eos_text="", control_texts=CONTROL_TEXTS, marker_texts=MARKERS)
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "system"])
+def test_markers_that_a_client_writes_are_untrusted(role: str) -> None:
+    content = "a<tool_call>b</think>"
+    segments = with_markers(QWEN).render([{"role": role, "content": content, "tool_call_id": "a"}], now=NOW)
+    assert untrusted(segments) == ["<tool_call>", "</think>"]
+    assert content in text_of(segments)
+
+
+def test_markers_that_the_template_writes_around_arguments_are_trusted() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": "</tool_call><think>"}}}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [call]}]
+    segments = with_markers(QWEN).render(messages, now=NOW)
+    assert untrusted(segments) == ["</tool_call><think>"]
+    assert [one.is_trusted for one in segments if "<tool_call>\n" in one.text] == [True]
+
+
+def test_template_still_finds_the_thoughts_that_an_assistants_message_has_in_its_text() -> None:
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "<think>hm</think>\n\nb<tool_call>"},
+        {"role": "user", "content": "c"},
+    ]
+    segments = with_markers(QWEN).render(messages, now=NOW)
+    assert "<|im_start|>assistant\nb<tool_call><|im_end|>" in text_of(segments)
+    assert untrusted(segments) == ["<tool_call>"]

@@ -113,7 +113,7 @@ def test_malformed_tool_calls_are_refused(calls: object) -> None:
 
 def test_type_of_a_tool_call_may_be_left_out() -> None:
     turn = one(role="assistant", tool_calls=[{"function": {"name": "f"}}])
-    assert turn["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+    assert turn["tool_calls"][0]["type"] == "function"
 
 
 def test_old_function_call_becomes_a_tool_call() -> None:
@@ -121,8 +121,55 @@ def test_old_function_call_becomes_a_tool_call() -> None:
     assert turn == {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        "tool_calls": [{"type": "function", "id": "call00001", "function": {"name": "f", "arguments": {"a": 1}}}],
     }
+
+
+def test_no_text_beside_calls_is_no_content() -> None:
+    assert one(role="assistant", content="", tool_calls=[call("{}")])["content"] is None
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_thoughts_have_one_name(name: str) -> None:
+    assert one(role="assistant", content="x", **{name: "hm"}) == {
+        "role": "assistant",
+        "content": "x",
+        "reasoning_content": "hm",
+    }
+
+
+def test_no_thoughts_have_none() -> None:
+    assert one(role="assistant", content="x", reasoning_content="") == {"role": "assistant", "content": "x"}
+
+
+@pytest.mark.parametrize("absent", [None, ""])
+def test_calls_and_answers_without_ids_get_some_in_their_order(absent: Any) -> None:
+    def calls(*names: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [call("{}", name, absent) for name in names]}
+
+    def answer(text: str) -> dict[str, Any]:
+        return {"role": "tool", "content": text, "tool_call_id": absent}
+
+    given = [calls("f", "g"), answer("1"), answer("2"), calls("h"), answer("3"), answer("4")]
+    turns = normalize_messages(given)
+    assert [one["id"] for turn in turns for one in turn.get("tool_calls", ())] == [
+        "call00001",
+        "call00002",
+        "call00003",
+    ]
+    answers = [(turn["tool_call_id"], turn.get("name")) for turn in turns if turn["role"] == "tool"]
+    assert answers == [("call00001", "f"), ("call00002", "g"), ("call00003", "h"), ("call00004", None)]
+
+
+def test_ids_that_are_given_to_calls_are_not_taken() -> None:
+    given = [{"role": "assistant", "tool_calls": [call("{}", "f", "call00001"), call("{}", "g", "")]}]
+    assert [one["id"] for one in normalize_messages(given)[0]["tool_calls"]] == ["call00001", "call00002"]
+
+
+def test_an_id_of_a_call_that_is_no_string_is_refused_by_name() -> None:
+    with pytest.raises(TemplateError) as caught:
+        one(role="assistant", tool_calls=[{"id": 3, "function": {"name": "f"}}])
+    assert caught.value.param == "messages[0].tool_calls[0].id"
 
 
 def test_answer_of_a_tool_gets_the_name_of_its_call() -> None:

@@ -100,6 +100,8 @@ def render(source: str, max_work: int = 2_000_000, **variables: Any) -> str:
             "{{ messages is sequence }}{{ 'x' is string }}{{ {} is mapping }}{{ 'a' is in 'ab' }}{{ 1 is eq 1 }}",
             "TrueTrueTrueTrueTrue",
         ),
+        ("{% set a = [1] %}{% set _ = a.append('b') %}{{ a }}{{ a.pop(0) }}{{ a | length }}", "[1, 'b']11"),
+        ("{{ [{'b': 1}, {'b': 2}] | map(attribute='b') | tojson }}", "[1, 2]"),
         ("a\n    {% if true %}\n  b\n    {% endif %}\n{#- c #}\nd\n", "a\n  b\nd"),
     ],
 )
@@ -129,7 +131,8 @@ def test_templates_can_use(source: str, expected: str) -> None:
         "{{ loop.__class__.x }}{% for i in [1] %}{{ loop._iterator.x }}{% endfor %}",
         "{% macro m() %}{% endmacro %}{{ m._func.x }}",
         "{{ dict.fromkeys([1]) }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.clear() }}",
+        "{% set a = [] %}{{ a.append(a) }}",
         "{{ messages[0].update({}) }}",
         "{{ messages[0].pop('role') }}",
         "{{ 'x'.encode() }}",

@@ -6,8 +6,10 @@ are tokens is told by `Markers`. Must not know dialects or requests.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
@@ -65,6 +67,10 @@ class Family(ABC):
         )
         return f"{block}* {TEXT}" if tools.is_parallel else f"{block} | {TEXT}"
 
+    def instructions(self, tools: Tools) -> str:
+        """Return what the prompt tells of the tools, for families whose templates do not."""
+        return ""
+
     def answer(self, write: GrammarWriter, body: str) -> str:
         """Return the expression of an answer whose visible text is `body`, from where the model begins to write.
 
@@ -72,9 +78,31 @@ class Family(ABC):
         """
         return body
 
+    def spell(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """Return calls, each with `name` and `arguments`, as the models write them.
+
+        For histories in templates that print no calls; of use for families that have such.
+        """
+        return spell_calls(calls)
+
+    @property
+    def wraps_answers(self) -> bool:
+        """Whether answers hold more than their text, so that they must be read where nothing can be called, too."""
+        return type(self).answer is not Family.answer
+
     def call_id(self, key: str, index: int, name: str) -> str:
         """Return the id of a call, unique and in the form that the templates demand. `key` is 32 hexadecimal digits.
 
         The same arguments give the same id.
         """
         return f"call_{key[:22]}{index:02d}"
+
+
+def spell_calls(calls: Sequence[Mapping[str, Any]]) -> str:
+    """Return calls in the form for models that know none. Arguments are objects, or text where they are no JSON."""
+    return json.dumps({"tool_calls": [call_of(call) for call in calls]}, ensure_ascii=False)
+
+
+def call_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call as most models know it: its name and its arguments."""
+    return {"name": call["name"], "arguments": call["arguments"]}

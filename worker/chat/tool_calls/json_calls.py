@@ -18,79 +18,114 @@ class CallKeys:
     names: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     ids: tuple[str, ...] = ("id",)
+    others: tuple[str, ...] | None = None
+    """Keys that may stand beside these and mean nothing; None = all. An object with yet others is no call."""
+
+    def knows(self, key: str) -> bool:
+        """Whether a call may have this key."""
+        return self.others is None or key in (*self.names, *self.arguments, *self.ids, *self.others)
 
 
 USUAL = CallKeys()
 
 
-def read_call(scan: Scanner, keys: CallKeys = USUAL) -> Reading[bool]:
-    """Read the object that stands here as a call; return whether all of it was one.
+def read_call(scan: Scanner, keys: CallKeys = USUAL, *, is_open: bool = False) -> Reading[bool]:
+    """Read the object that stands here, or is open already, as a call; return whether all of it was one.
 
     Arguments are passed on as they come if the name stands before them. When false is returned without a call having
     begun, nothing was made of what was read: whoever asked for it to be remembered can give it back.
     """
-    if (yield from scan.skip("{")) is None:
+    if not is_open and (yield from scan.skip("{")) is None:
         return False
-    name: str | None = None
-    id_: str | None = None
-    arguments: str | None = None
-    has_begun = False
-    while True:
-        yield from scan.space()
-        if (yield from scan.skip("}")) is not None:
-            break
-        key, is_key = yield from scan.collected_json()
-        yield from scan.space()
-        if not is_key or not key.startswith('"') or (yield from scan.skip(":")) is None:
+    call = _Call(scan, keys)
+    while (yield from scan.leading("}")) is None:
+        if not (yield from call.read_member()):
             return False
-        yield from scan.space()
-        word = json.loads(key)
-        if word in keys.arguments and name is not None and not has_begun and (yield from scan.peek()) == "{":
-            scan.forget()
-            scan.start_call(name, id_)
-            has_begun = True
-            if not (yield from scan.json_arguments()):
-                return False
-        else:
-            value, is_value = yield from scan.collected_json()
-            if not is_value:
-                return False
-            if word in keys.names and value.startswith('"'):
-                name = json.loads(value)
-                if not scan.knows(name):
-                    return False
-            elif word in keys.ids:
-                id_ = value.strip('"') or None
-            elif word in keys.arguments and not has_begun:
-                arguments = _as_object(value)
-                if arguments is None:
-                    return False
-        yield from scan.space()
-        if (yield from scan.skip(",")) is None:
-            yield from scan.space()
-            if (yield from scan.skip("}")) is None:
+        if (yield from scan.leading(",")) is None:
+            if (yield from scan.leading("}")) is None:
                 return False
             break
-    if not has_begun:
-        if name is None:
-            return False
-        scan.forget()
-        scan.whole_call(name, arguments or "{}", id_)
-    return True
+    return call.end()
 
 
-def read_calls(scan: Scanner, keys: CallKeys = USUAL) -> Reading[bool]:
-    """Read the list of calls that stands here; return whether all of it was one. As `read_call` for each."""
-    if (yield from scan.skip("[")) is None:
+def read_calls(scan: Scanner, keys: CallKeys = USUAL, *, is_open: bool = False) -> Reading[bool]:
+    """Read the list of calls that stands here, or is open already; return whether all of it was one, not empty.
+
+    As `read_call` for each. What has become of no call behind the first is text already when false is returned.
+    """
+    if not is_open and (yield from scan.skip("[")) is None:
         return False
     yield from scan.space()
+    num_calls = 0
     while (yield from scan.skip("]")) is None:
+        if num_calls:
+            scan.remember()
         if not (yield from read_call(scan, keys)):
+            if num_calls:
+                scan.give_back()
             return False
+        num_calls += 1
         yield from scan.space()
         yield from scan.skip(",")
         yield from scan.space()
-    return True
+    return num_calls > 0
+
+
+class _Call:
+    """What is known of a call while the members of its object are read."""
+
+    def __init__(self, scan: Scanner, keys: CallKeys) -> None:
+        self._scan, self._keys = scan, keys
+        self._name: str | None = None
+        self._id: str | None = None
+        self._arguments = "{}"
+        self._has_begun = False
+
+    def read_member(self) -> Reading[bool]:
+        """Read a key and its value; return whether they are well written and may be a call's."""
+        scan, keys = self._scan, self._keys
+        yield from scan.space()
+        key, is_key = yield from scan.collected_json()
+        if not is_key or not key.startswith('"') or (yield from scan.leading(":")) is None:
+            return False
+        yield from scan.space()
+        word = json.loads(key)
+        if not self._has_begun and not keys.knows(word):
+            return False
+        can_begin = word in keys.arguments and self._name is not None and not self._has_begun
+        if can_begin and (yield from scan.peek()) == "{":
+            self._begin()
+            return (yield from scan.json_arguments())
+        value, is_value = yield from scan.collected_json()
+        return is_value and (self._has_begun or self._take(word, value))
+
+    def end(self) -> bool:
+        """Pass on what was not yet; return whether there was a call."""
+        if self._name is None:
+            return False
+        if not self._has_begun:
+            self._begin()
+            self._scan.arguments(self._arguments)
+        return True
+
+    def _begin(self) -> None:
+        assert self._name is not None
+        self._scan.forget()
+        self._scan.start_call(self._name, self._id)
+        self._has_begun = True
+
+    def _take(self, key: str, value: str) -> bool:
+        """Note the value; return whether it may be that of a call."""
+        if key in self._keys.names and value.startswith('"'):
+            self._name = json.loads(value)
+            return self._scan.knows(self._name or "")
+        if key in self._keys.arguments:
+            arguments = _as_object(value)
+            self._arguments = arguments or ""
+            return arguments is not None
+        if key in self._keys.ids:
+            self._id = None if value == "null" else str(json.loads(value)) or None
+        return True
 
 
 def _as_object(value: str) -> str | None:

@@ -5,6 +5,7 @@ Strict, as RFC 8259 has it. Must not build values: `json` does that where they a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 SPACE = " \t\n\r"
@@ -84,42 +85,42 @@ class JsonText:
             pieces.append("null")
         for depth, at in enumerate(reversed(self._open)):
             has_value = depth > 0 or bool(self._scalar)
-            pieces.append(_rest_of(at, has_value=has_value))
+            pieces.append(_REST[at][has_value])
         return "".join(pieces)
 
     # --- inside -------------------------------------------------------------------------------------------
 
     def _take(self, char: str) -> bool | None:
         """Take one character: True = it belongs to the value, False = the value ended before it, None = wrong."""
-        match self._scalar:
-            case "":
-                return self._outside(char)
-            case "string":
-                return self._in_string(char)
-            case "escape":
-                self._scalar, self._word = ("hex", "") if char == "u" else ("string", "")
-                return True if char in '"\\/bfnrtu' else None
-            case "hex":
-                self._word += char
-                if len(self._word) == 4:
-                    self._scalar = "string"
-                return True if char in _HEX else None
-            case "word":
-                if not self._word.startswith(char):
-                    return None
-                self._word = self._word[1:]
-                if not self._word:
-                    self._end_scalar()
-                return True
-            case number:
-                kind = "d" if char in _DIGITS and char != "0" else char
-                if (following := _NUMBER[number].get(kind)) is not None:
-                    self._scalar = following
-                    return True
-                if number not in _MAY_END:
-                    return None
-                self._end_scalar()
-                return False if self.is_complete else self._outside(char)
+        return _READERS.get(self._scalar, JsonText._in_number)(self, char)
+
+    def _in_escape(self, char: str) -> bool | None:
+        self._scalar, self._word = ("hex" if char == "u" else "string"), ""
+        return True if char in '"\\/bfnrtu' else None
+
+    def _in_hex(self, char: str) -> bool | None:
+        self._word += char
+        if len(self._word) == 4:
+            self._scalar = "string"
+        return True if char in _HEX else None
+
+    def _in_word(self, char: str) -> bool | None:
+        if not self._word.startswith(char):
+            return None
+        self._word = self._word[1:]
+        if not self._word:
+            self._end_scalar()
+        return True
+
+    def _in_number(self, char: str) -> bool | None:
+        kind = "d" if char in _DIGITS and char != "0" else char
+        if (following := _NUMBER[self._scalar].get(kind)) is not None:
+            self._scalar = following
+            return True
+        if self._scalar not in _MAY_END:
+            return None
+        self._end_scalar()
+        return False if self.is_complete else self._outside(char)
 
     def _in_string(self, char: str) -> bool | None:
         if char == '"':
@@ -196,20 +197,23 @@ class JsonText:
                 return ""
 
 
-def _rest_of(at: _At, *, has_value: bool) -> str:
-    """Return what ends an object or list; `has_value` where a key or a value has begun at this place."""
-    match at:
-        case _At.FIRST_KEY:
-            return ":null}" if has_value else "}"
-        case _At.KEY:
-            return ":null}" if has_value else '"":null}'
-        case _At.COLON:
-            return ":null}"
-        case _At.VALUE:
-            return "}" if has_value else "null}"
-        case _At.AFTER_VALUE:
-            return "}"
-        case _At.ITEM:
-            return "]" if has_value else "null]"
-        case _At.FIRST_ITEM | _At.AFTER_ITEM:
-            return "]"
+_READERS: dict[str, Callable[[JsonText, str], bool | None]] = {
+    "": JsonText._outside,
+    "string": JsonText._in_string,
+    "escape": JsonText._in_escape,
+    "hex": JsonText._in_hex,
+    "word": JsonText._in_word,
+}
+"""What is being read to who takes the next character of it; the rest are parts of numbers."""
+
+_REST = {
+    _At.FIRST_KEY: ("}", ":null}"),
+    _At.KEY: ('"":null}', ":null}"),
+    _At.COLON: (":null}", ":null}"),
+    _At.VALUE: ("null}", "}"),
+    _At.AFTER_VALUE: ("}", "}"),
+    _At.FIRST_ITEM: ("]", "]"),
+    _At.ITEM: ("null]", "]"),
+    _At.AFTER_ITEM: ("]", "]"),
+}
+"""What ends an object or list; the second where a key or a value has begun at this place."""

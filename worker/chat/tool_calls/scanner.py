@@ -13,7 +13,7 @@ from typing import TypeVar
 from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
 from worker.chat.marks import Markers, unmarked
 from worker.chat.tool_calls.json_text import SPACE, JsonText
-from worker.chat.tool_calls.tools import Tools
+from worker.chat.tool_calls.tools import Demand, Tools
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -30,7 +30,7 @@ class Scanner:
     def __init__(self, markers: Markers, tools: Tools, make_id: Callable[[int, str], str]) -> None:
         self.markers = markers
         self.tools = tools
-        self._by_name = tools.by_name
+        self._by_name = {} if tools.demand is Demand.NONE else tools.by_name
         self._make_id = make_id
         self._buffer = ""
         self._is_over = False
@@ -272,9 +272,15 @@ class Scanner:
         is_whole = yield from self.json(pieces.append)
         return "".join(pieces), is_whole
 
-    def is_cut_in(self, *markers: str) -> bool:
-        """Whether the answer was cut here, in front of or within one of `markers`; to be asked where `skip` found none."""
-        return self.is_cut and any(self.markers.form(one).startswith(self._buffer) for one in markers)
+    def skip_cut(self, *markers: str) -> bool:
+        """Read what is left of one of `markers` in which the answer was cut here; return whether it was.
+
+        To be asked where `skip` found none of them.
+        """
+        if not self.is_cut or not any(self.markers.form(one).startswith(self._buffer) for one in markers):
+            return False
+        self._read(len(self._buffer))
+        return True
 
     # --- what turns out to be no call ---------------------------------------------------------------------
 

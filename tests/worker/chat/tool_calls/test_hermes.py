@@ -1,3 +1,5 @@
+"""Outputs of models that write JSON between `<tool_call>` and `</tool_call>`, and what they mean."""
+
 from __future__ import annotations
 
 import pytest

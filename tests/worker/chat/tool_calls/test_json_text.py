@@ -1,3 +1,5 @@
+"""Where the text of a JSON value ends, whether it is one, and how a broken one is closed."""
+
 from __future__ import annotations
 
 import json

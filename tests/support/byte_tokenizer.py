@@ -1,0 +1,137 @@
+"""A vocabulary of single bytes and of markers, to try out grammars without a model.
+
+Outputs are written as in `answer_vectors`: markers stand in « and ».
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from worker.chat.marks import Markers, marked
+
+_MARKER: Final = re.compile("«(.*?)»", re.DOTALL)
+_NUM_BYTES: Final = 256
+_END: Final = _NUM_BYTES
+_FIRST_MARKER: Final = _NUM_BYTES + 1
+_ENDERS: Final = frozenset(b"\"'}])>/")
+"""What often ends something: a walk must come to an end."""
+_MAX_STEPS: Final = 3000
+_RUSH_AFTER: Final = 200
+
+
+class Grammar:
+    """One compiled grammar over bytes, in which some markers are tokens. Raises: ValueError where it is none."""
+
+    def __init__(self, source: str, markers: Markers | None = None) -> None:
+        self.markers = markers or Markers()
+        self._texts = {number: text for text, number in self.markers.tokens.items()}
+        self._tokenizer = _tokenizer(self._texts)
+        self._source = source
+        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        if matcher.is_error():
+            raise ValueError(f"{matcher.get_error()}\n{source}")
+
+    def accepts(self, output: str) -> bool:
+        """Return whether the output, with its markers in « and », may be written as a whole."""
+        matcher = LLMatcher(self._tokenizer, self._source, log_level=0)
+        return all(matcher.consume_token(token) for token in self._tokens(output)) and matcher.is_accepting()
+
+    def refused_at(self, output: str) -> str:
+        """Return what of the output cannot be written any more, for messages of tests; empty if all can."""
+        matcher = LLMatcher(self._tokenizer, self._source, log_level=0)
+        tokens = list(self._tokens(output))
+        for place, token in enumerate(tokens):
+            if not matcher.consume_token(token):
+                return self._shown(tokens[place:])
+        return "" if matcher.is_accepting() else "(it may not end here)"
+
+    def walk(self, seed: int, *, phrases: Sequence[str] = ()) -> str:
+        """Return an output that the grammar allows, as a parser reads it; the same for the same seed.
+
+        It may take any of `phrases` (markers in « and ») as a whole where the grammar lets it.
+        """
+        dice = random.Random(seed)
+        matcher = LLMatcher(self._tokenizer, self._source, log_level=0)
+        tokens: list[int] = []
+        hints = [list(self._tokens(phrase)) for phrase in phrases]
+        while len(tokens) < _MAX_STEPS:
+            allowed = _allowed(matcher, self._tokenizer.vocab_size)
+            if not allowed or (_END in allowed and dice.random() < (0.9 if len(tokens) > _RUSH_AFTER else 0.15)):
+                break
+            hint = dice.choice(hints) if hints and dice.random() < 0.3 else []
+            if hint and matcher.validate_tokens(hint) == len(hint):
+                tokens += hint
+                assert matcher.consume_tokens(hint), matcher.get_error()
+                continue
+            allowed.discard(_END)
+            token = _pick(dice, sorted(allowed), is_rushed=len(tokens) > _RUSH_AFTER)
+            if token is None:
+                break
+            tokens.append(token)
+            assert matcher.consume_token(token), matcher.get_error()
+        assert matcher.is_accepting(), f"the walk found no end: {self._shown(tokens)}"
+        return self._shown(tokens)
+
+    def _tokens(self, output: str) -> Iterator[int]:
+        place = 0
+        for match in _MARKER.finditer(output):
+            yield from output[place : match.start()].encode()
+            token = self.markers.tokens.get(match[1])
+            yield from (match[1].encode() if token is None else [token])
+            place = match.end()
+        yield from output[place:].encode()
+
+    def _shown(self, tokens: Sequence[int]) -> str:
+        pieces = [marked(self._texts[one]).encode() if one in self._texts else bytes([one]) for one in tokens]
+        return b"".join(pieces).decode(errors="replace")
+
+
+def markers_of(texts: Sequence[str]) -> Markers:
+    """Return these markers as tokens of the vocabulary."""
+    return Markers({text: number for number, text in enumerate(dict.fromkeys(texts), _FIRST_MARKER)})
+
+
+class _Bytes:
+    """What the library asks a tokenizer for."""
+
+    eos_token_id = _END
+    bos_token_id = None
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.tokens = [bytes([number]) for number in range(_NUM_BYTES)]
+        self.tokens += [b"\xff<end>", *(b"\xff" + text.encode() for text in texts)]
+        self.special_token_ids = list(range(_END, len(self.tokens)))
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def _tokenizer(texts: dict[int, str]) -> LLTokenizer:
+    assert sorted(texts) == list(range(_FIRST_MARKER, _FIRST_MARKER + len(texts))), "markers come from `markers_of`"
+    return LLTokenizer(TokenizerWrapper(_Bytes([texts[number] for number in sorted(texts)])), slices=[])
+
+
+def _allowed(matcher: LLMatcher, num_tokens: int) -> set[int]:
+    mask = matcher.compute_bitmask()
+    return {token for token in range(num_tokens) if mask[token // 8] >> (token % 8) & 1}
+
+
+def _pick(dice: random.Random, allowed: Sequence[int], *, is_rushed: bool) -> int | None:
+    """Return one of the tokens: letters more often than control characters, and ends often if it `is_rushed`."""
+    if not allowed:
+        return None
+    weights = [_weight(token, is_rushed=is_rushed) for token in allowed]
+    return dice.choices(allowed, weights)[0]
+
+
+def _weight(token: int, *, is_rushed: bool) -> float:
+    if token in _ENDERS or token >= _FIRST_MARKER:
+        return 500.0 if is_rushed else 4.0
+    if ord(" ") < token < 127:
+        return 1.0
+    return 0.05

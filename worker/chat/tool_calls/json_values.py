@@ -1,0 +1,132 @@
+"""Values that stand as plain text where no JSON marks their type: what a schema says they are, and the JSON of them.
+
+Must not know a family or how the values are marked.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+_MAX_DEPTH: Final = 16
+_MAX_LITERAL: Final = 64 * 1024
+"""Characters of a Python literal that is looked at: Python's parser needs much memory for long ones."""
+_KINDS: Final = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
+)
+"""What Python reads JSON as; a boolean is an integer, too."""
+_WORDS: Final = {"true": "true", "false": "false", "none": "null", "null": "null"}
+
+
+def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the JSON types that a schema names; empty if it does not say. `root` is where its references lead."""
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return frozenset()
+    kinds: frozenset[str] = frozenset()
+    match schema:
+        case {"type": str(kind)}:
+            kinds = frozenset({kind})
+        case {"type": list(named)}:
+            kinds = frozenset(kind for kind in named if isinstance(kind, str))
+        case {"const": value}:
+            kinds = frozenset({_kind(value)})
+        case {"enum": list(values)}:
+            kinds = frozenset(_kind(value) for value in values)
+        case {"$ref": str(reference)}:
+            kinds = kinds_of(_resolved(reference, root), root, depth + 1)
+        case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
+            each = [kinds_of(one, root, depth + 1) for one in schemas]
+            kinds = frozenset().union(*each) if all(each) else frozenset()
+        case {"allOf": list(schemas)}:
+            each = [found for one in schemas if (found := kinds_of(one, root, depth + 1))]
+            kinds = frozenset.intersection(*each) if each else frozenset()
+    return kinds
+
+
+def schema_of(name: str, schema: Mapping[str, Any]) -> object:
+    """Return the schema of one property of an object that has `schema`; None if that says nothing of it."""
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    return schema.get("additionalProperties")
+
+
+def followed(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a schema refers to, or the first of its choices that is not only null; empty if there is none."""
+    for _ in range(_MAX_DEPTH):
+        match schema:
+            case {"$ref": str(reference)}:
+                schema = _resolved(reference, root)
+            case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
+                schema = next((one for one in schemas if kinds_of(one, root) != {"null"}), None)
+            case Mapping():
+                return schema
+            case _:
+                break
+    return {}
+
+
+def is_text(kinds: frozenset[str]) -> bool:
+    """Whether values of these types are strings, which stand as they are."""
+    return "string" in kinds and kinds <= {"string", "null"}
+
+
+def json_of(text: str, kinds: frozenset[str]) -> str:
+    """Return the JSON of a value that was written as `text`: of the types if it can be, else a string."""
+    stripped = text.strip()
+    for candidate in _readings(stripped, kinds):
+        if (value := _parsed(candidate)) is not None and _is_of(value[0], kinds):
+            return candidate
+    return json.dumps(text if not kinds or "string" in kinds else stripped, ensure_ascii=False)
+
+
+def _readings(text: str, kinds: frozenset[str]) -> Iterable[str]:
+    """Return what the JSON of `text` may be: itself, and as some templates write such values, in Python's words."""
+    yield text
+    if kinds and (word := _WORDS.get(text.lower())) is not None:
+        yield word
+    # A backslash may be an escape that Python warns of.
+    if kinds & {"array", "object"} and text[:1] in {"[", "{", "("} and len(text) <= _MAX_LITERAL and "\\" not in text:
+        try:
+            yield json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return
+
+
+def _parsed(text: str) -> tuple[object] | None:
+    """Return the value of JSON text, which may be null; None if it is none."""
+    try:
+        return (json.loads(text, parse_constant=_refuse),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _is_of(value: object, kinds: frozenset[str]) -> bool:
+    kind = _kind(value)
+    is_whole = kind == "number" and isinstance(value, float) and value.is_integer()
+    return not kinds or kind in kinds or (kind == "integer" and "number" in kinds) or (is_whole and "integer" in kinds)
+
+
+def _kind(value: object) -> str:
+    """Return the JSON type of a value."""
+    return next((kind for type_, kind in _KINDS if isinstance(value, type_)), "object")
+
+
+def _resolved(reference: str, root: Mapping[str, Any]) -> object:
+    """Return what a reference within the schema names; None if it names nothing there."""
+    found: object = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if reference.startswith("#") else None
