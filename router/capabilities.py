@@ -5,6 +5,8 @@ Owns these words. Must not read files nor ask anybody.
 
 from __future__ import annotations
 
+import re
+
 from router.gguf_header import GgufHeader
 from worker.contract import ModelFacts
 
@@ -18,6 +20,12 @@ _FIM_KEYS = (
     ("tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"),
 )
 """Of each token the key, and the one that older files have."""
+_THOUGHTS = re.compile(
+    r"</[\w:]*think|\[/THINK\]|<\|END_THINKING\|>|<\|end_of_thought\|>|</reasoning>"
+    r"|\[BEGIN FINAL RESPONSE\]|<\|inner_suffix\|>|<\|channel\|>|<channel\|>|enable_thinking"
+)
+"""What the chat templates of models that think have in them: what ends a thought, or a switch for it."""
+_TOOLS = re.compile(r"\btools\b")
 
 
 def capabilities(facts: ModelFacts) -> list[str]:
@@ -42,13 +50,21 @@ def promised_capabilities(header: GgufHeader) -> list[str]:
     return [*(["chat"] if header.has_chat_template else []), "completion", pooled]
 
 
-def ollama_capabilities(header: GgufHeader) -> list[str]:
-    """Return what a model is for, in Ollama's words: never what none of its routes can do."""
+def ollama_capabilities(header: GgufHeader, template: str | None = None) -> list[str]:
+    """Return what a model is for, in Ollama's words: never what none of its routes can do. `template` is its chat
+    template; a model whose template does not show tools has not learnt to call any."""
     pooling = _pooling(header)
     if _is_encoder(header) or pooling:
         return [] if pooling == _RANK_TYPE else ["embedding"]
     has_fim = all(any(key in header.metadata for key in keys) for keys in _FIM_KEYS)
-    return ["completion", "insert"] if has_fim else ["completion"]
+    source = template or ""
+    able = {
+        "completion": True,
+        "tools": _TOOLS.search(source) is not None,
+        "insert": has_fim,
+        "thinking": _THOUGHTS.search(source) is not None,
+    }
+    return [name for name, is_able in able.items() if is_able]
 
 
 def _pooling(header: GgufHeader) -> object:

@@ -6,6 +6,7 @@ Owns the fields and what a request starts from where it says nothing. Must not r
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -77,6 +78,11 @@ RECOMMENDED: Mapping[str, str] = {
 """What a model file recommends, by its keys."""
 
 
+_TOOLS = re.compile(r"\btools\b")
+_ONE_CALL = re.compile(r"tool_calls\s*\|\s*length\s*[!=]=\s*1\b")
+"""Templates that print one call alone look whether there are more."""
+
+
 def build_info() -> str:
     """Return who answers."""
     return f"corral-{importlib.metadata.version('llama-corral')}"
@@ -108,6 +114,7 @@ def model_props(
 ) -> dict[str, Any]:
     """Return what is known of a model; None stands for what is not known before its file is on this machine."""
     spec = resolution.spec
+    template = _chat_template(spec.chat_template, texts)
     source = spec.source if header is None else str(header.path)
     return {
         "default_generation_settings": {"params": _params(resolution, header), "n_ctx": context},
@@ -115,11 +122,31 @@ def model_props(
         "model_alias": spec.name,
         "model_path": PurePath(source).name,
         "modalities": {"vision": False, "audio": False},
-        "chat_template": _chat_template(spec.chat_template, texts),
+        "chat_template": template,
+        "chat_template_caps": None if template is None else template_caps(template),
         "bos_token": None if texts is None else texts.bos or "",
         "eos_token": None if texts is None else texts.eos or "",
         "build_info": build_info(),
         "is_sleeping": not is_loaded,
+    }
+
+
+def template_caps(source: str) -> dict[str, bool]:
+    """Return what a chat template with this source has a place for, in llama-server's words.
+
+    What a conversation may hold whatever the template is always true: it is put into words that the template takes.
+    """
+    shows_calls = "tool_calls" in source
+    return {
+        "supports_tools": _TOOLS.search(source) is not None,
+        "supports_tool_calls": shows_calls,
+        "supports_parallel_tool_calls": shows_calls and _ONE_CALL.search(source) is None,
+        "supports_preserve_reasoning": "reasoning_content" in source,
+        "supports_reasoning_effort": "reasoning_effort" in source,
+        "supports_system_role": bool(source),
+        "supports_string_content": bool(source),
+        "supports_typed_content": bool(source),
+        "supports_object_arguments": bool(source),
     }
 
 

@@ -15,6 +15,7 @@ TOP_KEYS = frozenset(
     {
         *("model", "stream", "keep_alive", "priority", "cache_salt", "previous_response_id"),
         *("prompt", "suffix", "system", "template", "raw", "context", "images", "format", "think", "messages", "tools"),
+        *("tool_choice", "parallel_tool_calls", "functions", "function_call"),
         *("logprobs", "top_logprobs", "truncate", "shift", "input", "dimensions", "width", "height", "steps"),
         *("chat_template_kwargs", "options"),
     }

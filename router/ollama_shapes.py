@@ -113,7 +113,7 @@ def show(
         "model_info": {} if header is None else _model_info(header),
         "modified_at": rfc3339(modified_s),
     }
-    return shown if header is None else shown | {"capabilities": ollama_capabilities(header)}
+    return shown if header is None else shown | {"capabilities": ollama_capabilities(header, template)}
 
 
 def _parameters(resolution: Resolution, context: int | None) -> str:

@@ -215,6 +215,7 @@ async def test_props_of_the_only_model_are_told_without_waking_it(tmp_path: Path
         assert side.supervisor.loaded == []
     settings = props.pop("default_generation_settings")
     assert props.pop("build_info").startswith("corral-")
+    assert set(props.pop("chat_template_caps").values()) == {True, False}
     assert props == {
         "total_slots": 3,
         "model_alias": "tiny",
@@ -243,7 +244,36 @@ async def test_unknown_texts_are_null_and_a_configured_template_wins() -> None:
         props = await (await side.client.get("/props?model=a")).json()
         other = await (await side.client.get("/props?model=b")).json()
     assert (props["chat_template"], props["bos_token"]) == ("mine", None)
-    assert other["chat_template"] is None
+    assert (other["chat_template"], other["chat_template_caps"]) == (None, None)
+
+
+ALWAYS = ["supports_object_arguments", "supports_string_content", "supports_system_role", "supports_typed_content"]
+
+
+@pytest.mark.parametrize(
+    ("source", "able"),
+    [
+        ("", []),
+        ("{{ messages }} Our toolset and fine_tools.", ALWAYS),
+        ("{% if tools %}{{ tools }}{% endif %}", [*ALWAYS, "supports_tools"]),
+        (
+            "{{ tools }}{% for call in message.tool_calls %}{{ call }}{% endfor %}",
+            [*ALWAYS, "supports_parallel_tool_calls", "supports_tool_calls", "supports_tools"],
+        ),
+        (
+            "{{ tools }}{% if not message.tool_calls|length == 1 %}{{ raise_exception('one') }}{% endif %}",
+            [*ALWAYS, "supports_tool_calls", "supports_tools"],
+        ),
+        (
+            "{{ message.reasoning_content }}{{ reasoning_effort }}",
+            [*ALWAYS, "supports_preserve_reasoning", "supports_reasoning_effort"],
+        ),
+    ],
+)
+async def test_props_tell_what_a_chat_template_has_a_place_for(source: str, able: list[str]) -> None:
+    async with http_side(make_catalog(make_spec("a", chat_template=source))) as side:
+        caps = (await (await side.client.get("/props")).json())["chat_template_caps"]
+    assert {name for name, is_able in caps.items() if is_able} == set(able)
 
 
 def test_props_start_from_what_a_worker_starts_from() -> None:

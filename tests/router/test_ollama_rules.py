@@ -25,6 +25,8 @@ from tests.support.http_side import http_side, make_catalog, make_spec
         ({"drop": ("max_tokens",)}, {"options": {"num_predict": 100}}, {"options": {}}),
         ({"drop": ("format",)}, {"format": "json"}, {}),
         ({"drop": ("tools",)}, {"tools": [{}]}, {}),
+        ({"defaults": {"tool_choice": "required"}}, {}, {"tool_choice": "required"}),
+        ({"force": {"parallel_tool_calls": False}}, {}, {"parallel_tool_calls": False}),
         ({"drop": ("temperature", "grammar")}, {"temperature": 1, "grammar": "x"}, {}),
         ({"drop": ("max_tokens",)}, {"max_tokens": 5, "options": {"max_tokens": 5}}, {"options": {}}),
         ({"drop": ("reasoning_effort",)}, {"think": True}, {}),

@@ -12,6 +12,7 @@ import pytest
 
 from router import ollama, ollama_pull
 from router.auth import KeyRing, Scope, load_key_ring
+from router.capabilities import ollama_capabilities
 from router.catalog import AliasSpec, RequestRules
 from router.gguf_header import GgufHeader, read_gguf_header
 from router.lifecycle import WorkerState
@@ -21,6 +22,8 @@ from router.settings import RouterSettings
 from tests.fakes.supervisor import make_resident, make_view
 from tests.support.gguf_bytes import F32, LLAMA, STRING, U32, gguf_bytes
 from tests.support.http_side import HttpSide, http_side, make_catalog, make_spec
+from worker.chat.reasoning import KNOWN_TAGS
+from worker.chat.tool_calls.families import FAMILIES
 from worker.contract import ModelFacts, Phase, WorkerStatus
 
 KEYS = {"api_keys": ["ordinary"], "admin_keys": ["mighty"]}
@@ -128,6 +131,13 @@ async def test_show_of_a_model_that_has_not_been_fetched_tells_little_and_nothin
             ["completion", "insert"],
         ),
         ([("tokenizer.ggml.fim_pre_token_id", U32, 1)], ["completion"]),
+        ([("tokenizer.chat_template", STRING, "{{ messages }}")], ["completion"]),
+        ([("tokenizer.chat_template", STRING, "{% if tools %}{{ tools }}{% endif %}")], ["completion", "tools"]),
+        ([("tokenizer.chat_template", STRING, "{{ m.split('</think>') }}")], ["completion", "thinking"]),
+        (
+            [("tokenizer.chat_template", STRING, "{{ tools }}{{ enable_thinking }}")],
+            ["completion", "tools", "thinking"],
+        ),
         ([("llama.pooling_type", U32, 1)], ["embedding"]),
         ([("llama.pooling_type", U32, 4)], []),
     ],
@@ -136,6 +146,19 @@ async def test_capabilities_are_those_that_routes_have(tmp_path: Path, keys: lis
     async with http_side(make_catalog(make_spec("smol"))) as side:
         side.supervisor.headers["smol"] = header(tmp_path / "a.gguf", *keys)
         assert (await post(side, "/api/show", model="smol"))[1]["capabilities"] == able
+
+
+async def test_capabilities_follow_the_template_of_models_yaml(tmp_path: Path) -> None:
+    async with http_side(make_catalog(make_spec("smol", chat_template="{{ tools }}"))) as side:
+        side.supervisor.headers["smol"] = header(tmp_path / "a.gguf")
+        assert (await post(side, "/api/show", model="smol"))[1]["capabilities"] == ["completion", "tools"]
+
+
+def test_every_model_whose_thoughts_are_told_apart_is_shown_as_one_that_thinks(tmp_path: Path) -> None:
+    ends = [tags.sign or tags.close for tags in KNOWN_TAGS]
+    ends += [family.tags.sign or family.tags.close for family in FAMILIES if family.tags is not None]
+    for end in ends:
+        assert "thinking" in ollama_capabilities(header(tmp_path / "a.gguf"), f"{{{{ m.split({end!r}) }}}}"), end
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import Field, StringConstraints, WithJsonSchema
 
-from worker.api.fields import Fields, Whole, refused
+from worker.api.fields import Fields, Whole
+from worker.api.format_fields import read_response_format
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
-from worker.api.refusals import STRUCTURED, way_out
+from worker.api.output_format import OutputFormat
 from worker.api.sampling_fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
+from worker.errors import RequestError
 
 _TEXT_BLOCK = object_of(("type", "text"), type={"const": "text"}, text=TEXT)
 _RESULT = object_of(
@@ -42,6 +44,16 @@ _MESSAGES = list_of(
     ),
     minItems=1,
 )
+_TOOL = object_of(
+    ("name", "input_schema"),
+    name=TEXT,
+    type=any_of({"const": "custom"}, NULL),
+    description=any_of(TEXT, NULL),
+    input_schema=ANY_OBJECT,
+    strict=any_of({"type": "boolean"}, NULL),
+)
+_FORMAT = any_of(object_of(("type", "schema"), type={"const": "json_schema"}, schema=ANY_OBJECT), NULL)
+_FORMAT_FORM = 'an object such as {"type": "json_schema", "schema": {...}}'
 _EFFORTS = '"low", "medium", "high", "xhigh" or "max"'
 
 
@@ -65,14 +77,7 @@ class OutputConfig(Fields):
     """`output_config`."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description=_EFFORTS)
-    format: Annotated[dict[str, Any] | None, WithJsonSchema(NULL)] = Field(None, description="an object")
-
-    @field_validator("format")
-    @classmethod
-    def _refuse_format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            raise refused(f"{STRUCTURED}. {way_out('output_config')}".removesuffix("."))
-        return value
+    format: Annotated[dict[str, Any] | None, WithJsonSchema(_FORMAT)] = Field(None, description=_FORMAT_FORM)
 
 
 class Metadata(Fields):
@@ -89,12 +94,34 @@ class PromptFields(Fields):
     system: Annotated[str | list[Any] | None, WithJsonSchema(any_of(_SYSTEM, NULL))] = Field(
         None, description="a text or a list of text blocks"
     )
-    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    tools: Annotated[list[dict[str, Any]] | None, WithJsonSchema(any_of(list_of(_TOOL), NULL))] = Field(
+        None, description="a list of objects"
+    )
     tool_choice: ToolChoice | None = Field(None, description="an object with a `type`")
     thinking: Thinking | None = Field(None, description="an object with a `type`")
     output_config: OutputConfig | None = Field(None, description="an object")
+    output_format: Annotated[dict[str, Any] | None, WithJsonSchema(_FORMAT)] = Field(None, description=_FORMAT_FORM)
     chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
+
+    def read_format(self) -> OutputFormat | None:
+        """Return the form that the text is held to; None = any. Raises: RequestError naming the field."""
+        newer = None if self.output_config is None else self.output_config.format
+        if newer is None:
+            return None if self.output_format is None else read_response_format(self.output_format, "output_format")
+        if self.output_format not in (None, newer):
+            raise RequestError(
+                "'output_config.format' and 'output_format' ask for different forms of the answer. Set only "
+                "'output_config.format'.",
+                param="output_format",
+            )
+        return read_response_format(newer, "output_config.format")
+
+    @property
+    def thought_budget(self) -> int | None:
+        """Tokens of a thought; None = no limit."""
+        said = self.thinking
+        return None if said is None or said.type == "disabled" else said.budget_tokens
 
 
 class MessageFields(PromptFields, SamplingFields):

@@ -12,19 +12,24 @@ from typing import Any
 
 import orjson
 
+from worker.api.answer_plan import plan_answer
+from worker.api.answer_wishes import AnswerWishes
 from worker.api.anthropic_fields import MessageFields, PromptFields
 from worker.api.anthropic_reply import BlockStream, blocks_of, event, message_usage, usage_of
+from worker.api.anthropic_tools import read_tools, shown_tools
 from worker.api.anthropic_turns import make_turns
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
-from worker.api.formatter import Answer, Ending, Formatter, Piece
-from worker.api.refusals import choice_refused, refuse_unsupported, tools_refused
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
+from worker.api.output_format import OutputFormat
+from worker.api.refusals import refuse_unsupported
 from worker.api.refused_anthropic import COUNTING, MESSAGES
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.api.text_limits import TextLimits
 from worker.api.thinking import Thinking
+from worker.api.tool_fields import OfferedTools
 from worker.api.usage import Totals
 from worker.engine.request import FinishReason
 from worker.errors import ContextLengthExceeded, RequestError
@@ -46,19 +51,32 @@ def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, MESSAGES)
     fields = read_fields(MessageFields, raw)
+    offered, format_ = read_tools(fields.tools, fields.tool_choice), fields.read_format()
+    conversation = _conversation(model, fields, offered, format_)
     with _overflow_in_their_words():
+        prompt = make_chat_prompt(model, conversation, envelope)
+        wishes = AnswerWishes(
+            format_,
+            offered.tools,
+            relaxed=offered.relaxed,
+            thought_budget=fields.thought_budget,
+            budget_param="thinking.budget_tokens",
+        )
+        plan = plan_answer(model, wishes, prompt, envelope)
         requests = make_requests(
             model,
             envelope,
             fields,
-            [make_chat_prompt(model, _conversation(model, fields), envelope).tokens],
+            [prompt.tokens],
             param="messages",
             max_tokens=fields.max_tokens,
+            constraint=plan.constraint,
         )
     shows_thoughts = fields.thinking is None or fields.thinking.display != "omitted"
     seed = fields.told_seed(requests[0].sampling.seed)
     formatter = MessageFormatter(f"msg_{envelope.request_id}", model.name, seed, shows_thoughts=shows_thoughts)
-    return Job(requests, 1, fields.stop_texts, bool(fields.stream), formatter, limits=TextLimits(fields.max_predict_s))
+    limits = TextLimits(fields.max_predict_s)
+    return Job(requests, 1, fields.stop_texts, bool(fields.stream), formatter, plan, limits=limits)
 
 
 def read_token_count(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
@@ -66,17 +84,31 @@ def read_token_count(model: ServedModel, body: bytes, envelope: Envelope) -> Rea
     raw = read_object(body)
     refuse_unsupported(raw, COUNTING)
     fields = read_fields(PromptFields, raw)
+    offered = read_tools(fields.tools, fields.tool_choice)
+    conversation = _conversation(model, fields, offered, fields.read_format())
     with _overflow_in_their_words():
-        num_tokens = len(make_chat_prompt(model, _conversation(model, fields), envelope).tokens)
+        num_tokens = len(make_chat_prompt(model, conversation, envelope).tokens)
     return ReadyJob(orjson.dumps({"input_tokens": num_tokens}), num_tokens)
 
 
-def _conversation(model: ServedModel, fields: PromptFields) -> Conversation:
-    _refuse_tools(fields)
+def _conversation(
+    model: ServedModel, fields: PromptFields, offered: OfferedTools, format_: OutputFormat | None
+) -> Conversation:
+    """Return what the template gets. Tools that may not be called are not shown to the model either."""
     turns = make_turns(fields.messages, fields.system, drops_billing_header=model.drops_billing_header)
+    continues = continues_last(turns)
+    if continues and format_ is not None:
+        param = format_.param.removesuffix(".schema")
+        raise RequestError(
+            f"'{param}' holds a whole answer to a form, but this one would go on with the last message, which "
+            "is the assistant's. Leave that message out.",
+            param=param,
+        )
     return Conversation(
         turns,
-        continues=continues_last(turns),
+        tools=shown_tools(fields.tools or ()) if offered.tools.offered else None,
+        offered=offered.tools,
+        continues=continues,
         kwargs=fields.chat_template_kwargs or {},
         thinking=_thinking(fields),
         template=fields.chat_template,
@@ -92,18 +124,6 @@ def _thinking(fields: PromptFields) -> Thinking:
         effort_param="output_config.effort",
         usual_effort="high",
     )
-
-
-def _refuse_tools(fields: PromptFields) -> None:
-    """Return when no tool can be called: none is offered, or the client forbids it.
-
-    Tools that may not be called are not shown to the model either.
-    """
-    choice = None if fields.tool_choice is None else fields.tool_choice.type
-    if fields.tools and choice != "none":
-        raise tools_refused('\'tool_choice\': {"type": "none"}')
-    if choice not in (None, "none", "auto"):
-        raise choice_refused('of type "none" or "auto"')
 
 
 @contextmanager
@@ -141,7 +161,7 @@ class MessageFormatter(Formatter):
         """Return the end of the last block, and the event that tells why the message ended."""
         assert totals is not None, "a message has one choice"
         return self._blocks.close() + event(
-            "message_delta", delta=_stop(ending), usage=usage_of(totals), **self._told(totals)
+            "message_delta", delta=_stop(ending), usage=usage_of(totals), **self._told(ending, totals)
         )
 
     def closing(self, totals: Totals) -> bytes:
@@ -153,10 +173,10 @@ class MessageFormatter(Formatter):
         (answer,) = answers
         content = blocks_of(answer.deltas, shows_thoughts=self._shows_thoughts)
         said = {"content": content, **_stop(answer.ending), "usage": message_usage(totals)}
-        return orjson.dumps(self._head | said | self._told(totals))
+        return orjson.dumps(self._head | said | self._told(answer.ending, totals))
 
-    def _told(self, totals: Totals) -> dict[str, Any]:
-        return {"seed": self._seed, "timings": totals.timings}
+    def _told(self, ending: Ending, totals: Totals) -> dict[str, Any]:
+        return {"seed": self._seed, "timings": totals.timings, **told_verdict(ending)}
 
 
 def _stop(ending: Ending) -> dict[str, Any]:

@@ -12,9 +12,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from worker.api.answer_plan import plan_answer
+from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
 from worker.api.engine_requests import make_requests
+from worker.api.function_fields import ToolFields
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.logprobs import chat_logprobs
 from worker.api.ollama_fields import (
@@ -42,8 +45,8 @@ _MESSAGE = object_of(
 )
 
 
-class OllamaChatFields(OllamaGenerationFields):
-    """The body of a chat request."""
+class OllamaChatFields(OllamaGenerationFields, ToolFields):
+    """The body of a chat request. Tools have the same form as in OpenAI's chat."""
 
     messages: Annotated[list[Any], WithJsonSchema(list_of(_MESSAGE, minItems=1))] = Field(
         description="a list of messages"
@@ -55,23 +58,34 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
     raw = read_object(body)
     refuse_unsupported(raw, OLLAMA_CHAT)
     fields = read_ollama_fields(OllamaChatFields, raw)
+    offered = fields.read_tools()
     messages = [_message(one, f"messages[{index}]") for index, one in enumerate(fields.messages)]
     conversation = Conversation(
         messages,
+        tools=fields.shown_tools if offered.tools.offered else None,
+        offered=offered.tools,
         continues=continues_last(messages),
         kwargs=fields.chat_template_kwargs or {},
         thinking=fields.thinking,
     )
-    prompt = make_chat_prompt(model, conversation, envelope).tokens
+    prompt = make_chat_prompt(model, conversation, envelope)
+    wishes = AnswerWishes(
+        fields.read_format(),
+        offered.tools,
+        tools_param=fields.tools_param,
+        relaxed=offered.relaxed,
+    )
+    plan = plan_answer(model, wishes, prompt, envelope)
     with options_named_as_written():
         requests = make_requests(
             model,
             envelope,
             fields.chosen,
-            [prompt],
+            [prompt.tokens],
             param="messages",
-            max_tokens=fields.max_tokens(len(prompt), model.context),
+            max_tokens=fields.max_tokens(len(prompt.tokens), model.context),
             num_logprobs=fields.num_logprobs,
+            constraint=plan.constraint,
         )
     shape = None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = OllamaFormatter(
@@ -84,6 +98,7 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
         options.stop,
         fields.is_stream,
         formatter,
+        plan,
         stream_type=NDJSON,
         limits=TextLimits(options.max_predict_s),
     )

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from worker.api.fields import Fields, Whole, read_fields
+from worker.api.json_schemas import ANY_OBJECT, NULL, any_of
 from worker.api.logprobs import MAX_TOP
-from worker.api.refusals import refuse_unsupported
+from worker.api.output_format import OutputFormat, json_object_format, json_schema_format
+from worker.api.refusals import refuse_unsupported, show
 from worker.api.refused_ollama import ALL_OPTIONS
 from worker.api.sampling_fields import SamplingFields
 from worker.api.thinking import Thinking
@@ -85,6 +87,9 @@ class OllamaGenerationFields(OllamaFields):
     think: bool | Literal["low", "medium", "high"] | None = Field(
         None, description='true, false, "low", "medium" or "high"'
     )
+    format: Annotated[str | dict[str, Any] | None, WithJsonSchema(any_of({"enum": ["json", ""]}, ANY_OBJECT, NULL))] = (
+        Field(None, description='"json" or a JSON schema')
+    )
     logprobs: bool | None = Field(None, description="true or false")
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP, description=f"an integer from 0 to {MAX_TOP}")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
@@ -95,6 +100,20 @@ class OllamaGenerationFields(OllamaFields):
         if isinstance(self.think, str):
             return Thinking(is_on=True, switch_param="think", effort=self.think, effort_param="think")
         return Thinking(is_on=self.think, switch_param="think")
+
+    def read_format(self) -> OutputFormat | None:
+        """Return the form that the text is held to; None = any. Raises: RequestError."""
+        match self.format:
+            case None | "":
+                return None
+            case "json":
+                return json_object_format("format")
+            case dict():
+                return json_schema_format(self.format, param="format")
+            case other:
+                raise RequestError(
+                    f"'format' is {show(other)}, but it must be \"json\" or a JSON schema.", param="format"
+                )
 
     @property
     def is_stream(self) -> bool:

@@ -6,13 +6,16 @@ a raw prompt, a gap to be filled, or plain text for a model without a chat templ
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pydantic import Field
 
+from worker.api.answer_plan import plan_answer, plan_text
+from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
-from worker.api.chat_prompt import Conversation, make_chat_prompt
+from worker.api.chat_prompt import ChatPrompt, Conversation, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole
 from worker.api.fim_prompt import Gap, fim_prompt
@@ -52,22 +55,27 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
     fields = read_ollama_fields(OllamaGenerateFields, raw)
     refuse_images(raw, "images")
     prompt = _prompt(model, fields, envelope)
+    if isinstance(prompt, ChatPrompt):
+        tokens, plan = prompt.tokens, plan_answer(model, AnswerWishes(fields.read_format()), prompt, envelope)
+    else:
+        tokens, plan = prompt, plan_text(model, fields.read_format())
     options = fields.chosen
     with options_named_as_written():
         requests = make_requests(
             model,
             envelope,
             options,
-            [prompt],
+            [tokens],
             param="prompt",
-            max_tokens=fields.max_tokens(len(prompt), model.context),
+            max_tokens=fields.max_tokens(len(tokens), model.context),
             num_logprobs=fields.num_logprobs,
+            constraint=plan.constraint,
         )
     formatter = OllamaFormatter(
         OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms),
         as_response,
         logprobs=None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary),
-        context=None if fields.raw else prompt,
+        context=None if fields.raw else tokens,
     )
     return Job(
         requests,
@@ -75,12 +83,14 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
         options.stop,
         fields.is_stream,
         formatter,
+        plan,
         stream_type=NDJSON,
         limits=TextLimits(options.max_predict_s),
     )
 
 
-def _prompt(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope) -> Tokens:
+def _prompt(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope) -> ChatPrompt | Tokens:
+    """Return the prompt: plain tokens where no chat template has to do with it."""
     if fields.suffix:
         _refuse_together(fields, "suffix", "system", "context", "think")
         gap = Gap(fields.prompt or "", fields.suffix)
@@ -96,20 +106,20 @@ def _prompt(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope
                 "nothing to it. Leave the field out, or set `chat_template` for this model in models.yaml."
             )
         return _after(model, earlier, _plain_tokens(model, fields.prompt or ""))
-    return _after(model, earlier, _turn(model, fields, envelope))
+    prompt = make_chat_prompt(model, _turn(fields), envelope)
+    return replace(prompt, tokens=_after(model, earlier, prompt.tokens))
 
 
-def _turn(model: ServedModel, fields: OllamaGenerateFields, envelope: Envelope) -> Tokens:
-    """Return the tokens of a conversation of one turn."""
+def _turn(fields: OllamaGenerateFields) -> Conversation:
+    """Return a conversation of one turn."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": fields.system}] if fields.system else []
     messages.append({"role": "user", "content": fields.prompt or ""})
-    conversation = Conversation(
+    return Conversation(
         messages,
         kwargs=fields.chat_template_kwargs or {},
         thinking=fields.thinking,
         param="prompt",
     )
-    return make_chat_prompt(model, conversation, envelope).tokens
 
 
 def _plain_tokens(model: ServedModel, text: str) -> Tokens:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.logprobs import Shape
 from worker.api.usage import Totals
 from worker.chat.deltas import CallArguments, CallStart, Delta, ReasoningDelta, TextDelta
@@ -108,7 +108,7 @@ class OllamaFormatter(Formatter):
         assert totals is not None, "there is one choice alone"
         if self._context is not None:
             self._context += ending.tokens
-        calls = self._calls.end(ending.finish)
+        calls = self._calls.end(ending)
         before = self._line({"done": False}, Said(calls=calls)) if calls else b""
         picks = {"logprobs": self._logprobs(ending.picks)["content"]} if self._logprobs and ending.picks else {}
         return before + self._line(picks | self._end(ending, totals), Said())
@@ -123,7 +123,7 @@ class OllamaFormatter(Formatter):
         if self._context is not None:
             self._context += answer.ending.tokens
         said = self._said(answer.deltas)
-        said = Said(said.text, said.thinking, [*said.calls, *self._calls.end(answer.ending.finish)])
+        said = Said(said.text, said.thinking, [*said.calls, *self._calls.end(answer.ending)])
         picks = {} if self._logprobs is None else {"logprobs": self._logprobs(answer.ending.picks)["content"]}
         return self._line(picks | self._end(answer.ending, totals), said).removesuffix(b"\n")
 
@@ -147,7 +147,8 @@ class OllamaFormatter(Formatter):
     def _end(self, ending: Ending, totals: Totals) -> dict[str, Any]:
         context = {} if self._context is None else {"context": self._context}
         reason = "length" if ending.finish is FinishReason.LENGTH else "stop"
-        return {"done": True, "done_reason": reason, **context, **durations(totals, self._load_ms)}
+        told = durations(totals, self._load_ms)
+        return {"done": True, "done_reason": reason, **context, **told, **told_verdict(ending)}
 
     def _line(self, fields: dict[str, Any], said: Said) -> bytes:
         return orjson.dumps(self._head | self._layout(said) | fields) + b"\n"
@@ -190,12 +191,13 @@ class CallGatherer:
             )
         return [{"id": start.id, "function": {"index": start.index, "name": start.name, "arguments": value}}]
 
-    def end(self, finish: FinishReason) -> list[dict[str, Any]]:
-        """Return the last call if there is one. One that the length has cut off is none that could be made.
+    def end(self, ending: Ending) -> list[dict[str, Any]]:
+        """Return the last call if there is one. One that was cut off is none that could be made.
 
         Raises: GenerationFailed when it is broken although the model has ended it.
         """
-        if finish is FinishReason.LENGTH and _object(self._arguments) is None:
+        is_cut = ending.finish is FinishReason.LENGTH or ending.stop_string is not None
+        if is_cut and _object(self._arguments) is None:
             self._start, self._arguments = None, ""
         return self.take()
 

@@ -5,10 +5,11 @@ Owns these tables alone; how they are applied is in `refusals.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, offered, structured, with_hints
-from worker.api.refused_everywhere import BOTH, OF_OLLAMA, other_names
+from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, with_hints
+from worker.api.refused_everywhere import BOTH, BUDGETS, FORMATS, OF_OLLAMA, other_names
 
 
 def _has_only_nulls(value: Any) -> bool:
@@ -29,6 +30,8 @@ def _keeps_all(value: Any) -> bool:
 _LOGPROBS = "Use /v1/chat/completions for log-probabilities."
 _ONE_BY_ONE = "Send the request several times."
 _SYSTEM = "Use 'system' instead."
+_FORMAT = "Use 'output_config.format' instead."
+_BUDGET = "Use 'thinking.budget_tokens' instead."
 _THINKING = "Use 'thinking' instead."
 _TURNS = "An answer goes on with the last message if that is the assistant's, and begins a new one otherwise."
 
@@ -37,7 +40,12 @@ MESSAGES: Table = {
         BOTH, {"n_probs": _LOGPROBS, "n_cmpl": _ONE_BY_ONE, "stop_token_ids": "Use 'stop_sequences' instead."}
     ),
     **other_names(("max_tokens",), ("stop_sequences", "stop")),
+    **{name: replace(one, instead=_BUDGET, why="is not read here.") for name, one in BUDGETS.items()},
     **OF_OLLAMA,
+    **{
+        name: replace(one, instead=_FORMAT, why="is not read here.")
+        for name, one in {**FORMATS, "format": OF_OLLAMA["format"]}.items()
+    },
     "service_tier": Refused(among("auto", "standard_only")),
     "container": Refused(never),
     "mcp_servers": Refused(is_empty),
@@ -50,7 +58,6 @@ MESSAGES: Table = {
     "fallbacks": Refused(is_empty),
     "fallback_credit_token": Refused(never),
     "billing_policy": Refused(never),
-    "output_format": structured("output_format", never),
     # what other dialects have for the same, and a client may have mixed up
     "prompt": misplaced("This route takes 'messages'; POST /v1/completions continues a prompt.", never),
     "input": misplaced("This route takes 'messages'; POST /v1/responses takes 'input'."),
@@ -62,9 +69,11 @@ MESSAGES: Table = {
     "echo": Refused(among(False)),
     "logprobs": misplaced(_LOGPROBS, among(False)),
     "top_logprobs": misplaced(_LOGPROBS, among(0)),
-    "functions": offered("functions"),
+    "functions": misplaced("Use 'tools' instead."),
+    "function_call": misplaced("Use 'tool_choice' instead.", among("auto", "none")),
+    "parallel_tool_calls": misplaced("Use 'tool_choice.disable_parallel_tool_use' instead.", among(True)),
     "reasoning_effort": misplaced("Use 'output_config.effort' instead.", never),
-    "reasoning_format": Refused(among("none", "auto")),
+    "reasoning_format": Refused(among("auto", "deepseek")),
     "add_generation_prompt": misplaced(_TURNS, among(True)),
     "continue_final_message": misplaced(_TURNS, among(False)),
     "return_progress": Refused(among(False)),

@@ -14,12 +14,10 @@ from worker.api.refusals import (
     is_empty,
     misplaced,
     never,
-    offered,
     renamed,
-    structured,
     with_hints,
 )
-from worker.api.refused_everywhere import BOTH, MAXIMUM, SAMPLING, STOP, other_names
+from worker.api.refused_everywhere import BOTH, FORMATS, MAXIMUM, SAMPLING, STOP, other_names
 from worker.api.sampling_fields import SamplingFields
 
 _PASSING = {
@@ -46,13 +44,16 @@ MISPLACED: Table = {
 }
 """What is an option with Ollama, or the same as one, and was put beside `options`."""
 
+_FORMAT = "Use 'format' beside 'options' for JSON, and POST /v1/chat/completions for other forms."
+_OTHER_FORMATS: Table = {name: replace(one, instead=_FORMAT, why="is not read here.") for name, one in FORMATS.items()}
+_TOOLS = "Tools are for conversations: POST /api/chat."
 _THINK = "Use 'think' instead."
 _TURNS = "An answer goes on with the last message if that is the assistant's, and begins a new one otherwise."
 
 OLLAMA: Table = {
     **with_hints(BOTH, {"n_cmpl": "Send the request several times.", "stop_token_ids": "Use 'options.stop' instead."}),
+    **_OTHER_FORMATS,
     **MISPLACED,
-    "format": structured("format", is_empty),
     "template": Refused(
         among(""),
         "Ollama's templates are written for another program: set `chat_template` of this model in models.yaml, "
@@ -66,6 +67,7 @@ OLLAMA: Table = {
     "chat_template": misplaced("Set `chat_template` of this model in models.yaml, or use POST /v1/chat/completions."),
     "reasoning_effort": misplaced(_THINK),
     "enable_thinking": misplaced(_THINK),
+    "reasoning_format": Refused(among("auto", "deepseek")),
     "instructions": misplaced("Use a system message, or 'system' of POST /api/generate."),
 }
 OLLAMA_GENERATE: Table = {
@@ -75,11 +77,12 @@ OLLAMA_GENERATE: Table = {
     "steps": Refused(among(0)),
     "messages": misplaced("This route takes 'prompt'; POST /api/chat answers conversations."),
     "input": misplaced("This route takes 'prompt'."),
-    "tools": misplaced("Tools are for conversations: POST /api/chat."),
+    "tools": misplaced(_TOOLS),
+    "tool_choice": misplaced(_TOOLS, among("auto", "none")),
+    "functions": misplaced(_TOOLS),
 }
 OLLAMA_CHAT: Table = {
     **OLLAMA,
-    "tools": offered("tools"),
     "prompt": misplaced("This route takes 'messages'; POST /api/generate continues a prompt."),
     "input": misplaced("This route takes 'messages'."),
     "add_generation_prompt": misplaced(_TURNS, among(True)),
@@ -108,11 +111,12 @@ OLLAMA_OPTIONS: Table = {
     "system": misplaced(_AT_THE_TOP),
     "logprobs": misplaced(_AT_THE_TOP, among(False)),
     "top_logprobs": misplaced(_AT_THE_TOP, among(0)),
-    "format": structured("format", is_empty),
+    "format": misplaced(_AT_THE_TOP),
 }
 ALL_OPTIONS: Table = {
     **with_hints(BOTH, {"n_cmpl": "Send the request several times."}),
     "n_probs": replace(BOTH["n_probs"], instead="Use 'logprobs' and 'top_logprobs' beside 'options'.", twins=()),
+    **_OTHER_FORMATS,
     **other_names(("num_predict",)),
     **OLLAMA_OPTIONS,
 }

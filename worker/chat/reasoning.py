@@ -16,6 +16,8 @@ class Tags:
     close: str
     sign: str = ""
     """What tells of them in a template that puts them together from pieces; empty = `close` does."""
+    behind: str = "\n\n"
+    """What a model writes behind them before it goes on."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -33,7 +35,7 @@ class Tags:
     @property
     def ending(self) -> str:
         """What ends a thought for a model that has thought enough."""
-        return f"\n{self.close}\n\n"
+        return f"\n{self.close}{self.behind}"
 
 
 KNOWN_TAGS = (

@@ -59,7 +59,7 @@ async def test_fields_that_ask_for_nothing_pass() -> None:
         ({"tool_choice": "none"}, "tool_choice"),
         ({"tools": [5]}, "tools[0]"),
         ({"output_config": {"effort": "least"}}, "output_config.effort"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": 5}}}, "output_config.format.schema"),
         ({"service_tier": "priority"}, "service_tier"),
         ({"container": "c1"}, "container"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.engine import FakeEngine, FakeVocabulary, Script, make_facts
 from tests.support.worker_client import WorkerReply, serve
 from tests.worker.api.test_anthropic_reply import events_of, put_together
+from worker.api.speech import find_markers, speech_of
 from worker.chat.template import ChatTemplate
 from worker.contract import FrameType
 from worker.engine.request import FinishReason
@@ -19,7 +20,7 @@ CHATML = (
     "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>\n{%- endfor %}"
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-SWITCHED = "{{ 'on' if enable_thinking else 'off' if enable_thinking is defined else 'free' }}|" + CHATML
+SWITCHED = "{#- </think> #}{{ 'on' if enable_thinking else 'off' if enable_thinking is defined else 'free' }}|" + CHATML
 LEVELLED = "{{ reasoning_effort }}|" + CHATML
 NONCE = "x-anthropic-billing-header: cc_version=1; cch=aaaaa;"
 HI: Mapping[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -40,7 +41,8 @@ def template(source: str, vocabulary: FakeVocabulary) -> ChatTemplate:
 
 
 async def ask(on: FakeEngine, path: str, body: Mapping[str, Any], source: str = CHATML, **model: Any) -> WorkerReply:
-    async with serve(on, template=template(source, on.vocabulary), template_source=source, **model) as worker:
+    compiled, speech = template(source, on.vocabulary), speech_of(source, find_markers(on.vocabulary.marker))
+    async with serve(on, template=compiled, template_source=source, speech=speech, **model) as worker:
         return await worker.post(path, body)
 
 
@@ -220,7 +222,7 @@ async def test_counting_generates_nothing_and_counts_what_would_not_fit() -> Non
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"name": "x", "input_schema": {}}]}, "tools"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
         ({"container": "c"}, "container"),
         ({"stream": True}, "stream"),
         ({"continue_final_message": True}, "continue_final_message"),
@@ -299,18 +301,10 @@ async def test_effort_reaches_a_template_that_knows_it_and_is_refused_by_others(
 TOOLS = [{"name": "now", "input_schema": {"type": "object"}}]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": TOOLS}, "tools"),
-        ({"tools": TOOLS, "tool_choice": {"type": "auto"}}, "tools"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "now"}}, "tool_choice"),
-    ],
-)
-async def test_tools_are_refused_and_not_ignored(fields: dict[str, Any], param: str) -> None:
-    error = (await send(engine(), **fields)).error
-    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", param)
+async def test_a_model_without_a_template_takes_no_messages_and_so_no_tools() -> None:
+    async with serve(engine()) as worker:
+        error = (await worker.post("/v1/messages", {"max_tokens": MAX, **HI, "tools": TOOLS})).error
+    assert (error.status, error.code) == (400, "no_chat_template")
 
 
 async def test_tools_that_may_not_be_called_are_not_shown() -> None:

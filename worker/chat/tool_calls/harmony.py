@@ -15,6 +15,7 @@ import re
 from typing import Final
 
 from worker.chat.marks import unmarked
+from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.scanner import Emit, Reading, Scanner
@@ -37,6 +38,7 @@ class Harmony(Family):
     title = "gpt-oss"
     markers = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
     triggers = ()
+    tags = Tags(f"{CHANNEL}analysis{MESSAGE}", END, sign=CHANNEL, behind=f"{START}assistant")
 
     def fits(self, source: str) -> bool:
         """Whether the template writes channels."""
