@@ -31,8 +31,7 @@ Several GGUF models behind one URL. Requests choose a model by the field `model`
 Fields are honoured or refused: one that Corral knows from other servers and cannot do is answered with 400, which names
 it, and only fields that nobody knows are passed over; each route lists what it refuses. `null` means "not said".
 
-Not in this release: calls of tools, answers in a prescribed form (`response_format`, `format`, `grammar`), images,
-audio and files.
+Not in this release: images, audio and files.
 
 The routes of each API family answer errors in that family's own form. `X-Request-Id` in a reply is what the server's
 log calls the request.

@@ -14,15 +14,17 @@ Meanings = Mapping[str, Mapping[str, str]]
 """By place, which is `page.md#heading` or, of a table that is for one route, `page.md#/route`: field -> its meaning."""
 
 _SHARED = "requests.md#Fields of both generation routes"
-_OPENAI = (_SHARED, "requests.md#Parts of objects")
+_FORMS = "requests.md#The form of the answer"
+_THOUGHTS = "requests.md#Thoughts"
+_OPENAI = (_SHARED, _FORMS, "requests.md#Parts of objects")
 _ANTHROPIC = ("anthropic.md#Fields", "anthropic.md#Parts of objects", _SHARED)
 _RESPONSES = ("responses.md#Fields", "responses.md#Parts of objects", _SHARED)
-_LLAMA = ("llama-server.md#Fields of /completion and /infill", "llama-server.md#Parts of objects", _SHARED)
+_LLAMA = ("llama-server.md#Fields of /completion and /infill", "llama-server.md#Parts of objects", _SHARED, _FORMS)
 _OLLAMA_EMBED = ("ollama.md#Embeddings",)
 _CHAT = "requests.md#Only chat"
 
 PLACES: Mapping[str, tuple[str, ...]] = {
-    "ChatFields": (_CHAT, *_OPENAI),
+    "ChatFields": (_CHAT, _THOUGHTS, *_OPENAI),
     "CompletionFields": ("requests.md#Only completions", *_OPENAI),
     "EmbeddingFields": ("requests.md#Embeddings",),
     "RerankFields": ("requests.md#Reranking",),
@@ -35,7 +37,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "LlamaEmbeddingFields": ("llama-server.md#/embedding",),
     "TokenizeFields": ("llama-server.md#/tokenize",),
     "DetokenizeFields": ("llama-server.md#/detokenize",),
-    "ApplyTemplateFields": ("llama-server.md#/apply-template", _CHAT),
+    "ApplyTemplateFields": (_CHAT, _THOUGHTS),
     "OllamaGenerateFields": ("ollama.md#/api/generate", "ollama.md#Generating"),
     "OllamaChatFields": ("ollama.md#/api/chat", "ollama.md#Generating"),
     "OllamaOptions": ("ollama.md#Options", _SHARED),

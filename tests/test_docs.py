@@ -26,17 +26,19 @@ from router.lifecycle import TRANSITIONS as WORKER_TRANSITIONS
 from router.metrics import RouterMetrics
 from router.settings import ENV_PREFIX, RouterSettings
 from tests.test_architecture import ROOT, modules
+from worker.api.format_fields import FormatFields
 from worker.api.openai_chat import ChatFields
 from worker.api.openai_completions import CompletionFields
 from worker.api.openai_embeddings import EmbeddingFields
 from worker.api.openai_fields import GenerationFields
 from worker.api.refusals import Table
-from worker.api.refused_everywhere import BOTH, MAXIMUM, OF_OLLAMA, SAMPLING, STOP
+from worker.api.refused_everywhere import BOTH, BUDGETS, EVERYWHERE, FORMATS, MAXIMUM, OF_OLLAMA, SAMPLING, STOP
 from worker.api.refused_openai import CHAT, COMPLETIONS, EMBEDDINGS, RERANK
 from worker.api.refused_responses import RESPONSES
 from worker.api.rerank import RerankFields
 from worker.api.responses_fields import ResponsesFields
 from worker.api.sampling_fields import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingFields
+from worker.api.thought_fields import ThoughtFields
 from worker.engine.request import SamplingParams
 from worker.engine.slot import TRANSITIONS as SLOT_TRANSITIONS
 
@@ -193,6 +195,8 @@ def test_requests_lists_the_fields_that_the_router_reads() -> None:
     ("heading", "fields"),
     [
         ("## Fields of both generation routes", GenerationFields.model_fields),
+        ("## The form of the answer", FormatFields.model_fields),
+        ("## Thoughts", ThoughtFields.model_fields),
         ("## Only chat", ChatFields.model_fields),
         ("## Only completions", CompletionFields.model_fields),
         ("## Embeddings", EmbeddingFields.model_fields),
@@ -203,8 +207,9 @@ def test_requests_lists_every_field_that_is_honoured_and_what_it_must_be(
     heading: str, fields: Mapping[str, Any]
 ) -> None:
     listed = {name_in(row[0]): row[1] for row in rows(section(REQUESTS, heading))}
-    shared = {} if fields is GenerationFields.model_fields else GenerationFields.model_fields
-    assert listed.keys() == fields.keys() - shared.keys()
+    of_several = (GenerationFields, FormatFields, ThoughtFields)
+    shared = {name for cls in of_several if fields is not cls.model_fields for name in cls.model_fields}
+    assert listed.keys() == fields.keys() - shared
     for name, told in listed.items():
         assert told == (fields[name].description or told), name
 
@@ -244,11 +249,12 @@ ALL_REFUSE = (BOTH, OF_OLLAMA)
 @pytest.mark.parametrize(
     ("table", "fields"),
     [
-        (0, {**BOTH, **OF_OLLAMA}),
+        (0, {**EVERYWHERE, **OF_OLLAMA}),
         (1, own_of(CHAT)),
         (2, own_of(COMPLETIONS)),
         (3, EMBEDDINGS),
         (4, RERANK),
+        (5, {**FORMATS, **BUDGETS}),
     ],
 )
 def test_requests_lists_every_field_that_is_refused_and_the_values_that_pass(table: int, fields: Table) -> None:

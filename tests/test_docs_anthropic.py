@@ -14,7 +14,25 @@ from worker.contract import BILLING_HEADER
 DOCUMENT = text_of("docs/anthropic.md")
 
 VALUES = (
-    *(False, True, -1, 0, 1, 2, "", "x", "auto", "none", "standard", "standard_only", "default", "fast", [], {}),
+    *(
+        False,
+        True,
+        -1,
+        0,
+        1,
+        2,
+        "",
+        "x",
+        "auto",
+        "none",
+        "deepseek",
+        "standard",
+        "standard_only",
+        "default",
+        "fast",
+        [],
+        {},
+    ),
     {"edits": []},
     {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     {"edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}}]},

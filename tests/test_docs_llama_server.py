@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.test_docs import VALUES, name_in, own_of, quoted, rows, section, text_of
+from worker.api.format_fields import FormatFields
 from worker.api.llama_completion import LlamaCompletionFields
 from worker.api.llama_fields import LlamaFields
 from worker.api.llama_infill import LlamaInfillFields
@@ -23,7 +24,7 @@ DOCUMENT = text_of("docs/llama-server.md")
 @pytest.mark.parametrize(
     ("table", "fields", "shared"),
     [
-        (0, LlamaFields.model_fields, SamplingFields.model_fields),
+        (0, LlamaFields.model_fields, {**SamplingFields.model_fields, **FormatFields.model_fields}),
         (1, LlamaCompletionFields.model_fields, LlamaFields.model_fields),
         (2, LlamaInfillFields.model_fields, LlamaFields.model_fields),
     ],

@@ -70,8 +70,10 @@ def test_every_value_that_passes_is_told() -> None:
 def test_description_of_chat_lists_what_clients_ask_for_most() -> None:
     operation = document()["paths"]["/v1/chat/completions"]["post"]
     text = operation["description"]
-    assert 'Unless `{"type": "text"}`: `response_format`' in text
+    assert "`best_of`" in text
+    assert "`web_search_options`" in text
     assert refusals("/v1/chat/completions")[0] in text
     tools = document()["components"]["schemas"]["ChatFields"]["properties"]
-    assert "not available in this release" in tools["tools"]["description"]
-    assert "not available in this release" in tools["tool_choice"]["description"]
+    assert "Functions that the model may call" in tools["tools"]["description"]
+    assert "one call at least" in tools["tool_choice"]["description"]
+    assert "json_schema" in tools["response_format"]["description"]

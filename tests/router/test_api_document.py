@@ -52,7 +52,7 @@ async def test_page_shows_what_is_refused_and_what_replies_hold() -> None:
     async with http_side() as side:
         page = await (await side.client.get("/docs")).text()
     chat = page.partition('id="post_v1_chat_completions"')[2].partition("</section>")[0]
-    assert "<code>response_format</code>" in chat.partition("Fields that it refuses")[2]
+    assert "<code>web_search_options</code>" in chat.partition("Fields that it refuses")[2]
     assert "<code>choices[].message.content</code></td><td>text</td><td>The answer.</td>" in chat
     ollama = page.partition('id="post_api_chat"')[2].partition("</section>")[0]
     assert "<code>options.temperature</code>" in ollama

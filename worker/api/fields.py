@@ -33,11 +33,6 @@ def unsupported(message: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 
-def refused(message: str) -> PydanticCustomError:
-    """Return the error that a validator raises for what cannot be honoured, told in its own words as by `wrong`."""
-    return PydanticCustomError("refused", "{message}", {"message": message})
-
-
 Whole = Annotated[int, BeforeValidator(_whole)]
 
 
@@ -55,7 +50,7 @@ def read_fields(cls: type[F], body: Mapping[str, Any]) -> F:
         first = error.errors(include_url=False)[0]
     path, description = _describe(cls, first["loc"])
     sentence = _sentence(path, description, first["type"], first["msg"], first["input"])
-    raise (UnsupportedParameter if first["type"] in ("unsupported", "refused") else RequestError)(sentence, param=path)
+    raise (UnsupportedParameter if first["type"] == "unsupported" else RequestError)(sentence, param=path)
 
 
 def one_of(names: Mapping[str, T | None]) -> T | None:
@@ -95,7 +90,7 @@ def _sentence(path: str, description: str, type_: str, msg: str, value: object) 
     match type_:
         case "missing":
             return f"'{path}' is missing: it must be {description}."
-        case "wrong" | "refused":
+        case "wrong":
             return f"'{path}' {msg}."
         case "unsupported":
             return f"'{path}' is {show(value)}, which {msg}."

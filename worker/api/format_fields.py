@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import orjson
 from pydantic import Field, WithJsonSchema
 
 from worker.api.fields import Fields
@@ -22,12 +23,12 @@ from worker.api.output_format import (
     regex_format,
 )
 from worker.api.refusals import show
-from worker.errors import RequestError
+from worker.errors import RequestError, UnsupportedParameter
 
 _SCHEMA: dict[str, Any] = any_of({"type": "object"}, {"type": "boolean"})
 _FORMAT: dict[str, Any] = {
     "type": "object",
-    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "grammar", "regex", "choice"]}},
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "json", "grammar", "regex", "choice"]}},
     "required": ["type"],
 }
 
@@ -47,7 +48,8 @@ class FormatFields(Fields):
         None, description="a list of texts"
     )
     lark: str | None = Field(None, description="a grammar in Lark's notation")
-    guided_json: Annotated[dict[str, Any] | bool | None, WithJsonSchema(any_of(_SCHEMA, NULL))] = Field(
+    ebnf: str | None = Field(None, description="a grammar in GBNF")
+    guided_json: Annotated[dict[str, Any] | bool | str | None, WithJsonSchema(any_of(_SCHEMA, TEXT, NULL))] = Field(
         None, description="a JSON schema"
     )
     guided_regex: str | None = Field(None, description="a regular expression")
@@ -82,13 +84,14 @@ def read_response_format(value: dict[str, Any], param: str) -> OutputFormat | No
     match value.get("type"):
         case "text":
             return None
-        case "json_object":
-            schema = value.get("schema")
-            return json_object_format(param) if not schema else json_schema_format(schema, param=f"{param}.schema")
+        case "json_object" | "json":
+            name = "value" if "value" in value else "schema"
+            schema = value.get(name)
+            return json_object_format(param) if not schema else json_schema_format(schema, param=f"{param}.{name}")
         case "json_schema":
             return _read_json_schema(value, param)
         case "regex":
-            return regex_format(_text(value, "pattern", "regex", param=param), param=param)
+            return regex_format(_text(value, "pattern", "regex", "value", param=param), param=param)
         case "grammar":
             return read_grammar(_text(value, "grammar", "value", param=param), param)
         case "choice":
@@ -108,15 +111,19 @@ def read_response_format(value: dict[str, Any], param: str) -> OutputFormat | No
 
 def _read_json_schema(value: dict[str, Any], param: str) -> OutputFormat:
     outer = value.get("json_schema")
+    strict, strict_place = value.get("strict"), f"{param}.strict"
     if outer is None:
         place, schema = f"{param}.schema", value.get("schema")
     elif isinstance(outer, dict) and ("schema" in outer or "name" in outer):
         place, schema = f"{param}.json_schema.schema", outer.get("schema")
+        strict, strict_place = outer.get("strict"), f"{param}.json_schema.strict"
     else:
         place, schema = f"{param}.json_schema", outer
     if schema is None:
         raise RequestError(f"'{place}' is missing: it must be a JSON schema.", param=place)
-    return json_schema_format(schema, param=place)
+    if not isinstance(strict, bool | None):
+        raise RequestError(f"'{strict_place}' is {show(strict)}, but it must be true or false.", param=strict_place)
+    return json_schema_format(schema, param=place, relaxes=strict is False)
 
 
 def read_grammar(text: str, param: str) -> OutputFormat:
@@ -139,10 +146,13 @@ def _text(value: dict[str, Any], *names: str, param: str) -> str:
 
 def _read_structured(value: dict[str, Any], param: str) -> OutputFormat | None:
     """Return what vLLM's object asks for. Raises: RequestError for more than one thing, or one that is not known."""
-    said = {name: one for name, one in value.items() if one is not None and one is not False}
+    said = {name: one for name, one in value.items() if one not in (None, False) and name not in _WITHOUT_EFFECT}
     for name in said:
         if name not in _STRUCTURED:
-            raise RequestError(f"'{param}.{name}' is nothing that this server knows.", param=f"{param}.{name}")
+            raise UnsupportedParameter(
+                f"'{param}.{name}' is not available on this server: {', '.join(_STRUCTURED)} are.",
+                param=f"{param}.{name}",
+            )
     if len(said) > 1:
         raise RequestError(f"'{param}' asks for more than one form: {', '.join(said)}.", param=param)
     return next((_STRUCTURED[name](one, f"{param}.{name}") for name, one in said.items()), None)
@@ -157,8 +167,20 @@ def _typed(read: Callable[[str, str], OutputFormat]) -> Callable[[Any, str], Out
     return checked
 
 
+def _read_schema(value: Any, param: str) -> OutputFormat:
+    """Return the form of JSON for a schema, which may also be the text of one."""
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise RequestError(f"'{param}' is a text, but not that of a JSON schema: {error}.", param=param) from None
+    return json_schema_format(value, param=param)
+
+
+_WITHOUT_EFFECT = frozenset({"disable_fallback"})
+"""There is none in any case."""
 _STRUCTURED: dict[str, Callable[[Any, str], OutputFormat | None]] = {
-    "json": lambda value, param: json_schema_format(value, param=param),
+    "json": _read_schema,
     "json_object": lambda value, param: json_object_format(param),
     "regex": _typed(lambda text, param: regex_format(text, param=param)),
     "choice": _read_choice,
@@ -171,7 +193,8 @@ _READERS: dict[str, Callable[[Any, str], OutputFormat | None]] = {
     "regex": lambda text, param: regex_format(text, param=param),
     "choice": _read_choice,
     "lark": lambda text, param: lark_format(text, param=param),
-    "guided_json": lambda value, param: json_schema_format(value, param=param),
+    "ebnf": lambda text, param: gbnf_format(text, param=param),
+    "guided_json": _read_schema,
     "guided_regex": lambda text, param: regex_format(text, param=param),
     "guided_choice": _read_choice,
     "guided_grammar": read_grammar,

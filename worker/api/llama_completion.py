@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
+from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
 from worker.api.engine_requests import check_num_choices, make_requests
 from worker.api.fields import read_fields, wrong
@@ -47,12 +48,14 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
     prompts = [
         prompt_tokens(model.vocabulary, prompt, context=model.context, param="prompt") for prompt in fields.prompt
     ]
+    plan = plan_text(model, fields.read_format())
     requests = make_requests(
         model,
         envelope,
         fields,
         prompts,
         param="prompt",
+        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.num_logprobs,
@@ -64,5 +67,6 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
         fields.stop,
         bool(fields.stream),
         formatter,
+        plan,
         limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
     )

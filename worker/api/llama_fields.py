@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from worker.api.fields import Whole, one_of
+from worker.api.format_fields import FormatFields
 from worker.api.sampling_fields import SamplingFields
 from worker.engine.request import GenerationRequest
 from worker.engine.sampling_dry import DEFAULT_BREAKERS
@@ -27,7 +28,7 @@ _PARAMS = (
 )
 
 
-class LlamaFields(SamplingFields):
+class LlamaFields(SamplingFields, FormatFields):
     """How llama-server's own routes generate. None = not said."""
 
     stream: bool | None = Field(None, description="true or false")
@@ -96,7 +97,7 @@ def generation_settings(request: GenerationRequest, fields: LlamaFields) -> dict
         "n_probs": request.num_logprobs or 0,
         "post_sampling_probs": request.post_sampling_logprobs,
         "min_tokens": request.min_tokens,
-        "grammar": "",
+        "grammar": fields.grammar or "",
         "samplers": [kind.value for kind in sampling.samplers],
         "timings_per_token": request.wants_timings,
         "return_progress": request.wants_progress,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
 from worker.api.engine_requests import make_requests
 from worker.api.fields import Fields, read_fields
@@ -53,12 +54,14 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         suffix_param="input_suffix",
     )
     prompt = fim_prompt(model, gap, num_answer=fields.max_answer or 1)
+    plan = plan_text(model, fields.read_format())
     requests = make_requests(
         model,
         envelope,
         fields,
         [prompt.tokens],
         param="input_prefix",
+        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.num_logprobs,
@@ -70,5 +73,6 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
+        plan,
         limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
     )

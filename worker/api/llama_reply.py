@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.llama_fields import LlamaFields, generation_settings
 from worker.api.logprobs import LEAST, PlacedPick
 from worker.api.prompt import text_of_tokens
@@ -113,6 +113,7 @@ class LlamaFormatter(Formatter):
         }
         if ending.picks:
             shown["completion_probabilities"] = self._probabilities(ending.picks)
+        shown |= told_verdict(ending)
         return _only(shown, self.fields.response_fields)
 
     def _probabilities(self, picks: Sequence[PlacedPick]) -> list[Object]:

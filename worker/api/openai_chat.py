@@ -20,10 +20,10 @@ from worker.api.engine_requests import make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.format_fields import FormatFields
 from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
+from worker.api.function_fields import ToolFields
 from worker.api.logprobs import MAX_TOP, Shape, chat_logprobs
 from worker.api.openai_fields import GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, fingerprint, finish_reason, whole_reply
-from worker.api.openai_tools import ToolFields
 from worker.api.refusals import refuse_unsupported
 from worker.api.refused_openai import CHAT
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
@@ -58,6 +58,7 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     wishes = AnswerWishes(
         fields.read_format(),
         offered.tools,
+        tools_param=fields.tools_param,
         relaxed=offered.relaxed,
         splits_thoughts=fields.splits_thoughts,
         thought_budget=fields.thought_budget,
@@ -84,7 +85,9 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.told_seed(requests[0].sampling.seed),
     )
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
-    formatter = ChatFormatter(head, includes_usage=fields.includes_usage, logprobs=shape)
+    formatter = ChatFormatter(
+        head, includes_usage=fields.includes_usage, logprobs=shape, has_function_call=fields.is_legacy
+    )
     return Job(
         requests,
         fields.num_choices,
@@ -111,6 +114,7 @@ def _conversation(fields: ChatFields, tools: Tools) -> Conversation:
     return Conversation(
         fields.messages,
         tools=fields.shown_tools if tools.offered else None,
+        offered=tools,
         adds_generation_prompt=fields.add_generation_prompt is not False,
         continues=continues_last(
             fields.messages,
@@ -139,9 +143,13 @@ def _num_logprobs(fields: ChatFields) -> int | None:
 class ChatFormatter(Formatter):
     """Replies of kind `chat.completion`, streamed or whole."""
 
-    def __init__(self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None) -> None:
+    def __init__(
+        self, head: Head, *, includes_usage: bool, logprobs: Shape | None = None, has_function_call: bool = False
+    ) -> None:
         self._head = head
         self._logprobs = logprobs
+        self._has_function_call = has_function_call
+        """A call is told in the older way: one, and without an id."""
         self._chunks = ChunkStream(head, "chat.completion.chunk", includes_usage=includes_usage)
         self._affixes: dict[int, tuple[bytes, bytes]] = {}
 
@@ -157,7 +165,7 @@ class ChatFormatter(Formatter):
         """Return one more piece of the message."""
         if not isinstance(piece.delta, TextDelta) or self._logprobs is not None or piece.totals is not None:
             logprobs = self._logprobs(piece.picks) if self._logprobs is not None else None
-            return self._chunks.chunk(_chunk(choice, _delta(piece.delta), logprobs), piece.totals)
+            return self._chunks.chunk(_chunk(choice, self._delta(piece.delta), logprobs), piece.totals)
         if choice not in self._affixes:
             before = b'{"index":%d,"delta":{"content":' % choice
             self._affixes[choice] = self._chunks.affixes(before, b'},"logprobs":null,"finish_reason":null}')
@@ -167,7 +175,7 @@ class ChatFormatter(Formatter):
     def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return the chunk with the finish reason."""
         logprobs = self._logprobs(ending.picks) if self._logprobs and ending.picks else None
-        chunk = _chunk(choice, {}, logprobs, _finish_reason(ending)) | told_verdict(ending)
+        chunk = _chunk(choice, {}, logprobs, self._finish_reason(ending)) | told_verdict(ending)
         return self._chunks.last_chunk(chunk, totals)
 
     def closing(self, totals: Totals) -> bytes:
@@ -179,20 +187,33 @@ class ChatFormatter(Formatter):
         choices = [
             {
                 "index": index,
-                "message": _message(one),
+                "message": self._message(one),
                 "logprobs": self._logprobs(one.ending.picks) if self._logprobs else None,
-                "finish_reason": _finish_reason(one.ending),
+                "finish_reason": self._finish_reason(one.ending),
                 **told_verdict(one.ending),
             }
             for index, one in enumerate(answers)
         ]
         return whole_reply(self._head, "chat.completion", choices, totals)
 
+    def _finish_reason(self, ending: Ending) -> str:
+        """Return OpenAI's word. A call that was cut off is none that could be made."""
+        reason = finish_reason(ending.finish)
+        if not ending.has_calls or reason != "stop":
+            return reason
+        return "function_call" if self._has_function_call else "tool_calls"
 
-def _finish_reason(ending: Ending) -> str:
-    """Return OpenAI's word. A call that was cut off is none that could be made."""
-    reason = finish_reason(ending.finish)
-    return "tool_calls" if ending.has_calls and reason == "stop" else reason
+    def _delta(self, delta: Delta) -> dict[str, Any]:
+        told = _delta(delta)
+        if self._has_function_call and "tool_calls" in told:
+            return {"function_call": told["tool_calls"][0]["function"]}
+        return told
+
+    def _message(self, answer: Answer) -> dict[str, Any]:
+        message = _message(answer)
+        if self._has_function_call and "tool_calls" in message:
+            message["function_call"] = message.pop("tool_calls")[0]["function"]
+        return message
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 A raw prompt is its author's own responsibility: special tokens written in it count as such, as in the peers. Token
 ids are taken exactly as they come, without a BOS. With a `suffix` the prompt is the text before a gap, and plain text.
+A form that is asked for is that of the answer alone, without its prompt.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, WithJsonSchema, field_validator
 
+from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
 from worker.api.engine_requests import MAX_ALL_CHOICES, check_num_choices, make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.fim_prompt import Gap, fim_prompt
-from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.format_fields import FormatFields
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.logprobs import MAX_TOP, Shape, completion_logprobs
 from worker.api.openai_fields import MAX_CHOICES, GenerationFields
 from worker.api.openai_reply import ChunkStream, Head, fingerprint, finish_reason, whole_reply
@@ -33,7 +36,7 @@ from worker.engine.request import FinishReason, PrefillProgress
 from worker.errors import RequestError, UnsupportedParameter
 
 
-class CompletionFields(GenerationFields):
+class CompletionFields(GenerationFields, FormatFields):
     """The body of a completion request."""
 
     prompt: Annotated[tuple[TextOrTokens, ...], WithJsonSchema(texts_or_tokens_schema(at_most=MAX_ALL_CHOICES))] = (
@@ -65,6 +68,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
     _check_combinations(fields)
+    plan = plan_text(model, fields.read_format())
     check_num_choices(len(fields.prompt) * fields.num_choices, param="prompt")
     requests = make_requests(
         model,
@@ -75,6 +79,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.logprobs,
+        constraint=plan.constraint,
     )
     head = Head(
         f"cmpl-{envelope.request_id}",
@@ -93,6 +98,7 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         fields.stop,
         bool(fields.stream),
         formatter,
+        plan,
         limits=TextLimits(fields.max_predict_s),
     )
 
@@ -176,7 +182,7 @@ class CompletionFormatter(Formatter):
     def last(self, choice: int, ending: Ending, totals: Totals | None) -> bytes:
         """Return the chunk with the finish reason."""
         logprobs = self._logprobs(ending.picks) if self._logprobs and ending.picks else None
-        return self._chunks.last_chunk(_choice(choice, "", logprobs, ending.finish), totals)
+        return self._chunks.last_chunk(_choice(choice, "", logprobs, ending.finish) | told_verdict(ending), totals)
 
     def closing(self, totals: Totals) -> bytes:
         """Return what ends the stream."""
@@ -192,6 +198,7 @@ class CompletionFormatter(Formatter):
                 self._logprobs(one.ending.picks) if self._logprobs else None,
                 one.ending.finish,
             )
+            | told_verdict(one.ending)
             for index, one in enumerate(answers)
         ]
         return whole_reply(self._head, "text_completion", choices, totals)

@@ -15,21 +15,30 @@ from typing import Any
 
 import orjson
 
+from worker.api.answer_plan import plan_answer
+from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, make_chat_prompt
 from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
-from worker.api.formatter import Answer, Ending, Formatter, Piece
+from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.logprobs import chat_logprobs
 from worker.api.refusals import refuse_unsupported
 from worker.api.refused_responses import RESPONSES
 from worker.api.responses_events import Event, EventStream, Output
-from worker.api.responses_fields import SEALED, CountFields, ResponsesFields, refuse_tools
+from worker.api.responses_fields import (
+    SEALED,
+    CountFields,
+    ResponsesFields,
+    told_choice,
+    told_format,
+    told_tools,
+)
 from worker.api.responses_items import Item, is_unfinished, read_history, read_input, to_lines, to_messages
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
 from worker.api.text_limits import TextLimits
-from worker.api.thinking import Thinking
 from worker.api.usage import Totals
+from worker.chat.tool_calls.tools import Tools
 from worker.engine.request import FinishReason, SamplingParams
 from worker.errors import RequestError
 
@@ -58,27 +67,35 @@ def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     raw = read_object(body)
     refuse_unsupported(raw, RESPONSES)
     fields = read_fields(ResponsesFields, raw)
-    refuse_tools(fields)
     num_logprobs = fields.num_logprobs
     turn = _turn(fields, envelope)
+    offered, format_ = fields.read_tools(), fields.read_format()
+    prompt = make_chat_prompt(model, _conversation(fields, turn, offered.tools), envelope)
+    plan = plan_answer(model, AnswerWishes(format_, offered.tools, relaxed=offered.relaxed), prompt, envelope)
     requests = make_requests(
         model,
         envelope,
         fields,
-        [make_chat_prompt(model, _conversation(fields, turn), envelope).tokens],
+        [prompt.tokens],
         param="input",
+        constraint=plan.constraint,
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
     )
     stored = _Stored.of(turn) if fields.is_stored else None
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ResponsesFormatter(
-        _settings(fields, requests[0].sampling, model.name, envelope),
+        _settings(fields, requests[0].sampling, model.name, envelope)
+        | {
+            "text": {"format": told_format(fields, format_), "verbosity": "medium"},
+            "tool_choice": told_choice(fields),
+            "tools": told_tools(fields, offered),
+        },
         fields.told_seed(requests[0].sampling.seed),
         Output(envelope.request_id, logprobs=shape, is_sealed=SEALED in (fields.include or ())),
         stored,
     )
-    return Job(requests, 1, fields.stop, bool(fields.stream), formatter, limits=TextLimits(fields.max_predict_s))
+    return Job(requests, 1, fields.stop, bool(fields.stream), formatter, plan, limits=TextLimits(fields.max_predict_s))
 
 
 def read_input_count(model: ServedModel, body: bytes, envelope: Envelope) -> ReadyJob:
@@ -86,8 +103,8 @@ def read_input_count(model: ServedModel, body: bytes, envelope: Envelope) -> Rea
     raw = read_object(body)
     refuse_unsupported(raw, RESPONSES)
     fields = read_fields(CountFields, raw)
-    refuse_tools(fields)
-    num_tokens = len(make_chat_prompt(model, _conversation(fields, _turn(fields, envelope)), envelope).tokens)
+    conversation = _conversation(fields, _turn(fields, envelope), fields.read_tools().tools)
+    num_tokens = len(make_chat_prompt(model, conversation, envelope).tokens)
     return ReadyJob(orjson.dumps({"object": "response.input_tokens", "input_tokens": num_tokens}), num_tokens)
 
 
@@ -102,19 +119,22 @@ def _turn(fields: CountFields, envelope: Envelope) -> Turn:
     return Turn(envelope.history, earlier, read_input(fields.input, envelope.request_id, earlier))
 
 
-def _conversation(fields: CountFields, turn: Turn) -> Conversation:
+def _conversation(fields: CountFields, turn: Turn, tools: Tools) -> Conversation:
+    """Return what the template gets. Tools that may not be called are not shown to the model either."""
     return Conversation(
         to_messages(fields.instructions, turn.items),
+        tools=fields.shown_tools if tools.offered else None,
+        offered=tools,
         continues=is_unfinished(turn.new),
         kwargs=fields.chat_template_kwargs or {},
-        thinking=Thinking(effort=fields.effort, effort_param=fields.effort_param),
+        thinking=fields.thinking,
         template=fields.chat_template,
         param="input",
     )
 
 
 def _settings(fields: ResponsesFields, used: SamplingParams, model: str, envelope: Envelope) -> dict[str, Any]:
-    """Return all of a response that is known before its answer, with the values that really hold."""
+    """Return what of a response is known before its answer, with the values that really hold."""
     return {
         "id": f"resp_{envelope.request_id}",
         "object": "response",
@@ -134,9 +154,6 @@ def _settings(fields: ResponsesFields, used: SamplingParams, model: str, envelop
         "service_tier": "default",
         "store": fields.is_stored,
         "temperature": used.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": fields.tool_choice or "auto",
-        "tools": [tool.model_dump() for tool in fields.tools or ()],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": used.top_p,
         "truncation": "disabled",
@@ -188,6 +205,7 @@ class ResponsesFormatter(Formatter):
         self._stored = stored
         self._stream = EventStream()
         self._is_incomplete = False
+        self._verdict: dict[str, Any] = {}
         self._final = b""
         """The response as the client gets it."""
 
@@ -230,6 +248,7 @@ class ResponsesFormatter(Formatter):
 
     def _end(self, ending: Ending) -> list[Event]:
         self._is_incomplete = ending.finish is FinishReason.LENGTH
+        self._verdict = told_verdict(ending)
         return self._output.end(ending.picks, is_incomplete=self._is_incomplete)
 
     def _finish(self, totals: Totals) -> str:
@@ -248,7 +267,7 @@ class ResponsesFormatter(Formatter):
             took_s = (totals.prompt_ms + totals.predicted_ms) / 1000
             response["completed_at"] = self._settings["created_at"] + math.ceil(took_s)
         told = {"output": self._output.items, "usage": _usage(totals), "seed": self._seed, "timings": totals.timings}
-        return response | told
+        return response | told | self._verdict
 
 
 def _usage(totals: Totals) -> dict[str, Any]:

@@ -5,13 +5,16 @@ The same for every dialect: each finds these in fields of its own. Must not know
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+from llguidance import LLMatcher
 
+from worker.api.gbnf import NoGbnf, lark_of_gbnf
+from worker.chat.marks import Markers
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.errors import RequestError
 from worker.schemas.prepare import prepare_schema
@@ -21,6 +24,8 @@ MAX_CHOICES = 1024
 MAX_CHOICE_CHARS = 4096
 MAX_GRAMMAR_CHARS = 256 * 1024
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+_SPELT_SLASH = re.compile(r"\\(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,12 @@ def json_object_format(param: str) -> OutputFormat:
     return json_schema_format(ANY_OBJECT, param=param)
 
 
-def json_schema_format(schema: Any, *, param: str) -> OutputFormat:
-    """Return the form of JSON that is valid under `schema`. Raises: RequestError naming the place in it."""
-    prepared = prepare_schema(schema, param=param)
+def json_schema_format(schema: Any, *, param: str, relaxes: bool = False) -> OutputFormat:
+    """Return the form of JSON that is valid under `schema`. With `relaxes` what cannot be enforced is let go.
+
+    Raises: RequestError naming the place in it.
+    """
+    prepared = prepare_schema(schema, param=param, relaxes=relaxes)
     return OutputFormat(
         param,
         lambda write: write.schema(prepared.schema),
@@ -54,9 +62,15 @@ def json_schema_format(schema: Any, *, param: str) -> OutputFormat:
 
 
 def regex_format(pattern: str, *, param: str) -> OutputFormat:
-    """Return the form of a text that matches `pattern` as a whole. Raises: RequestError."""
+    """Return the form of a text that matches `pattern` as a whole. Raises: RequestError with what is wrong."""
     _check_length(pattern, MAX_PATTERN_CHARS, param)
-    return OutputFormat(param, lambda write: write.regex(pattern))
+    # A slash needs no backslash here, but other languages want one.
+    bare = _SPELT_SLASH.sub(lambda escape: "/" if escape[1] == "/" else escape[0], pattern)
+    write = GrammarWriter(Markers())
+    is_error, said = LLMatcher.validate_grammar_with_warnings(write.grammar(write.regex(bare)))
+    if is_error:
+        raise RequestError(f"'{param}' cannot be used: {_regex_problem(said[0])}.", param=param)
+    return OutputFormat(param, lambda write: write.regex(bare))
 
 
 def choice_format(texts: Sequence[str], *, param: str) -> OutputFormat:
@@ -74,10 +88,9 @@ def gbnf_format(grammar: str, *, param: str) -> OutputFormat:
     """Return the form of a text that follows a grammar in llama.cpp's notation. Raises: RequestError with the line."""
     _check_length(grammar, MAX_GRAMMAR_CHARS, param)
     try:
-        lark = gbnf_to_lark(grammar)
-    except (GbnfToLarkError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RequestError(f"'{param}' is no grammar in GBNF: {why[:500]}.", param=param) from None
+        lark = lark_of_gbnf(grammar)
+    except NoGbnf as error:
+        raise RequestError(f"'{param}' is no grammar in GBNF: {error}.", param=param) from None
     return OutputFormat(param, partial(_nested, lark))
 
 
@@ -89,6 +102,13 @@ def lark_format(grammar: str, *, param: str) -> OutputFormat:
 
 def _nested(lark: str, write: GrammarWriter) -> str:
     return write.nested(lark)
+
+
+def _regex_problem(told: str) -> str:
+    """Return the one line that matters of what the library says about a pattern."""
+    lines = [line.strip() for line in told.splitlines()]
+    why = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0] if lines else "")
+    return why.strip()[:300].rstrip(".")
 
 
 def _check_length(text: str, maximum: int, param: str) -> None:

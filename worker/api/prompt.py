@@ -1,14 +1,17 @@
 """Text to prompt tokens and back, and the one check of their length.
 
-Owns what is trusted: only template text and raw prompts may contain special tokens, and BOS is never doubled.
+Owns what is trusted: only template text and raw prompts may contain special tokens, and BOS is never doubled. Must not
+know templates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from worker.api.ports import Vocabulary
+from worker.chat.control_texts import ControlTexts
+from worker.chat.marks import Markers
 from worker.errors import ContextLengthExceeded, RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
@@ -16,14 +19,35 @@ if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
 
 MAX_TOKEN_CHARS = 256
 """No vocabulary has longer tokens; the longest are runs of spaces or dashes."""
+_NO_MARKERS = Markers()
 
 
-def tokens_of_segments(vocabulary: Vocabulary, segments: Iterable[Segment]) -> list[int]:
-    """Return the tokens of a rendered template; in text of users special tokens stay plain text."""
+def tokens_of_segments(
+    vocabulary: Vocabulary, segments: Iterable[Segment], markers: Markers = _NO_MARKERS
+) -> list[int]:
+    """Return the tokens of a rendered template; in text of users special tokens and `markers` stay plain text."""
     tokens: list[int] = []
+    control = ControlTexts(markers.tokens)
     for segment in segments:
-        tokens += vocabulary.tokenize(segment.text, add_special=False, parse_special=segment.is_trusted)
+        if segment.is_trusted:
+            tokens += vocabulary.tokenize(segment.text, add_special=False, parse_special=True)
+        else:
+            for part in _without_whole(control, segment.text):
+                tokens += vocabulary.tokenize(part, add_special=False, parse_special=False)
     return with_one_bos(vocabulary, tokens)
+
+
+def _without_whole(markers: ControlTexts, text: str) -> Iterator[str]:
+    """Yield `text` in parts none of which has a whole marker in it.
+
+    llama.cpp finds tokens that a model's author has added and named in any text, however it is asked to read it.
+    """
+    position = 0
+    for start, end in markers.find(text):
+        if position <= start and end - start > 1:
+            yield text[position : start + 1]
+            position = start + 1
+    yield text[position:]
 
 
 def tokens_of_raw_prompt(vocabulary: Vocabulary, text: str) -> list[int]:

@@ -16,8 +16,6 @@ from worker.errors import UnsupportedParameter
 IsHarmless = Callable[[Any], bool]
 
 NOT_AVAILABLE = "which is not available in this release"
-STRUCTURED = f"asks for structured output, {NOT_AVAILABLE}"
-TOOLS = "Tools are not available in this release."
 
 
 def show(value: object) -> str:
@@ -79,8 +77,8 @@ def renamed(passes: IsHarmless, *twins: str) -> Refused:
 
 
 def structured(name: str, passes: IsHarmless) -> Refused:
-    """Return the entry of a field that demands a form of the answer."""
-    return Refused(passes, way_out(name), f"{STRUCTURED}.")
+    """Return the entry of a field that demands a form of the answer, on a route that has another one for it."""
+    return misplaced(f"Use the field that this route has for the form of an answer. {way_out(name)}", passes)
 
 
 def way_out(name: str) -> str:
@@ -89,22 +87,6 @@ def way_out(name: str) -> str:
         f"Leave '{name}' out. For clients that insist on it, `request: {{drop: [{name}]}}` of this model in "
         "models.yaml has it passed over."
     )
-
-
-def offered(name: str, passes: IsHarmless = is_empty) -> Refused:
-    """Return the entry of a field that offers tools, in the words of `tools_refused`."""
-    return Refused(passes, way_out(name), f"cannot be used. {TOOLS}")
-
-
-def tools_refused(forbid: str | None, name: str = "tools") -> UnsupportedParameter:
-    """Return the refusal of tools; `forbid` is how a client says that none is to be called, if there is a way."""
-    allowed = f" A request with {forbid} passes." if forbid else ""
-    return UnsupportedParameter(f"'{name}' cannot be used. {TOOLS} {way_out(name)}{allowed}", param=name)
-
-
-def choice_refused(passing: str) -> UnsupportedParameter:
-    """Return the refusal of a `tool_choice` that demands a call; `passing` are the values that do not."""
-    return UnsupportedParameter(f"'tool_choice' can only be {passing}. {TOOLS}", param="tool_choice")
 
 
 def with_hints(table: Table, hints: Mapping[str, str]) -> dict[str, Refused]:

@@ -44,7 +44,8 @@ EVERYWHERE: Mapping[str, Refused] = {
     "response_fields": Refused(is_empty),
     "return_tokens": Refused(among(False)),
     # other servers: the form of the answer
-    "grammar_string": structured("grammar_string", is_empty),
+    "guided_whitespace_pattern": Refused(never),
+    "structural_tag": Refused(never),
     # other servers: sampling
     "allowed_token_ids": Refused(is_empty),
     "bad_words": Refused(is_empty),
@@ -83,6 +84,11 @@ FORMATS: Mapping[str, Refused] = {
     "guided_json": structured("guided_json", never),
     "guided_regex": structured("guided_regex", never),
     "structured_outputs": structured("structured_outputs", never),
+    "regex": structured("regex", is_empty),
+    "choice": structured("choice", is_empty),
+    "lark": structured("lark", is_empty),
+    "ebnf": structured("ebnf", is_empty),
+    "grammar_string": structured("grammar_string", is_empty),
 }
 """The form of the answer, for routes that do not read it under these names."""
 BUDGETS: Mapping[str, Refused] = {

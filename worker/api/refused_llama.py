@@ -5,16 +5,26 @@ Owns these tables alone; how they are applied is in `refusals.py`.
 
 from __future__ import annotations
 
-from worker.api.refusals import Refused, Table, among, is_empty, is_plain_text, misplaced, never, structured, with_hints
-from worker.api.refused_everywhere import BOTH, OF_OLLAMA, other_names
+from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, renamed, with_hints
+from worker.api.refused_everywhere import BUDGETS, EVERYWHERE, OF_OLLAMA, other_names
 
 _HONOURED = ("n_cmpl", "n_keep", "n_indent", "n_probs", "response_fields", "return_tokens")
 _COMPLETIONS = "OpenAI's completions are at POST /v1/completions."
+_LAZY = (
+    "A grammar holds from the first token of an answer. For tools that the model calls when it likes, send 'tools' to "
+    "POST /v1/chat/completions."
+)
 
 LLAMA: Table = {
-    **{name: one for name, one in BOTH.items() if name not in _HONOURED},
+    **{name: one for name, one in {**EVERYWHERE, **BUDGETS}.items() if name not in _HONOURED},
     **other_names(("n_predict", "max_tokens")),
-    **with_hints(OF_OLLAMA, {"options": "Put its fields at the top of the body."}),
+    **with_hints(
+        OF_OLLAMA, {"options": "Put its fields at the top of the body.", "format": "Use 'json_schema' instead."}
+    ),
+    "grammar_lazy": Refused(EVERYWHERE["grammar_lazy"].passes, _LAZY),
+    "grammar_triggers": Refused(EVERYWHERE["grammar_triggers"].passes, _LAZY),
+    "preserved_tokens": Refused(EVERYWHERE["preserved_tokens"].passes, _LAZY),
+    "grammar_string": renamed(is_empty, "grammar"),
     "n_cache_reuse": Refused(among(0), "Beginnings that prompts share are used again without it."),
     "image_data": Refused(is_empty),
     "sse_ping_interval": Refused(never, "Set CORRAL_PING_INTERVAL_S of the server instead."),
@@ -55,11 +65,6 @@ TOKENIZE: Table = {
 APPLY_TEMPLATE: Table = {
     "stream": Refused(among(False)),
     "documents": Refused(is_empty),
-    "functions": Refused(is_empty),
-    "grammar": structured("grammar", is_empty),
-    "json_schema": structured("json_schema", never),
-    "reasoning_format": Refused(among("none", "auto")),
-    "response_format": structured("response_format", is_plain_text),
     "prompt": misplaced("This route makes a prompt of 'messages'."),
     "system": misplaced("Send a message with the role 'system' in 'messages' instead."),
 }

@@ -5,17 +5,22 @@ Owns these tables alone; how they are applied is in `refusals.py`.
 
 from __future__ import annotations
 
-from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, structured
-from worker.api.refused_everywhere import BOTH, EVERYWHERE, OF_OLLAMA, other_names
+from collections.abc import Mapping
 
-_NAMES = other_names(("max_tokens", "max_completion_tokens", "n_predict"))
+from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, renamed, with_hints
+from worker.api.refused_everywhere import BUDGETS, EVERYWHERE, OF_OLLAMA, other_names
+
+_NAMES: Mapping[str, Refused] = {
+    **other_names(("max_tokens", "max_completion_tokens", "n_predict")),
+    **with_hints(OF_OLLAMA, {"format": "Use 'response_format' instead."}),
+    "grammar_string": renamed(is_empty, "grammar"),
+}
 
 _SYSTEM = "Send a message with the role 'system' in 'messages' instead."
 
 CHAT: Table = {
     **EVERYWHERE,
     **_NAMES,
-    **OF_OLLAMA,
     "best_of": Refused(among(1), "Use 'n' instead."),
     "echo": Refused(among(False)),
     "add_special_tokens": Refused(among(False)),
@@ -38,16 +43,13 @@ CHAT: Table = {
 }
 
 COMPLETIONS: Table = {
-    **BOTH,
+    **EVERYWHERE,
+    **BUDGETS,
     **_NAMES,
-    **OF_OLLAMA,
     "options": misplaced("Put its fields at the top of the body, or use Ollama's own route POST /api/generate."),
     "input_extra": misplaced("POST /infill takes other files."),
     "tools": misplaced("Tools are for conversations: POST /v1/chat/completions."),
     "functions": misplaced("Tools are for conversations: POST /v1/chat/completions."),
-    "regex": structured("regex", never),
-    "choice": structured("choice", never),
-    "lark": structured("lark", never),
     "reasoning_effort": misplaced("A prompt is continued as it is: write into it what the model shall think.", never),
     "top_logprobs": Refused(among(0), "Use 'logprobs' instead.", twins=("logprobs",)),
     "messages": misplaced("This route takes 'prompt'; POST /v1/chat/completions answers conversations."),

@@ -5,26 +5,28 @@ Owns this table alone; how it is applied is in `refusals.py`.
 
 from __future__ import annotations
 
-from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, offered, structured, with_hints
-from worker.api.refused_everywhere import BOTH, OF_OLLAMA, other_names
+from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, with_hints
+from worker.api.refused_everywhere import BOTH, FORMATS, OF_OLLAMA, other_names
 
 LOGPROBS = "message.output_text.logprobs"
 
 _LOGPROBS = f"Use 'include': [\"{LOGPROBS}\"] and 'top_logprobs' instead."
+_FORMAT = "Use 'text.format' instead."
 _ONE_BY_ONE = "Send the request several times."
 _TURNS = "An answer goes on with the last message if that is the assistant's and 'incomplete', else it begins one."
 _THINKING = "Use 'reasoning' or 'chat_template_kwargs' instead, as far as the model's template knows them."
 
 RESPONSES: Table = {
     **with_hints(
-        {name: one for name, one in BOTH.items() if name != "store"}, {"n_probs": _LOGPROBS, "n_cmpl": _ONE_BY_ONE}
+        {name: one for name, one in BOTH.items() if name != "store"},
+        {"n_probs": _LOGPROBS, "n_cmpl": _ONE_BY_ONE, **dict.fromkeys(FORMATS, _FORMAT)},
     ),
     **other_names(("max_output_tokens", "max_tokens", "max_completion_tokens")),
-    **OF_OLLAMA,
+    **with_hints(OF_OLLAMA, {"format": _FORMAT}),
     "best_of": Refused(among(1)),
     "documents": Refused(is_empty),
     "reasoning_budget": Refused(among(-1)),
-    "reasoning_format": Refused(among("none", "auto")),
+    "reasoning_format": Refused(among("auto", "deepseek")),
     "background": Refused(among(False), "Leave the field out: replies are made while you wait."),
     "background_options": Refused(is_empty),
     "context_management": Refused(is_empty),
@@ -33,8 +35,8 @@ RESPONSES: Table = {
     "prompt": Refused(never, "Send the prompt itself in 'instructions' and 'input'."),
     "truncation": Refused(among("disabled"), "Leave the field out: an input that is too long is refused."),
     # of other dialects, which have them under other names
-    "functions": offered("functions"),
-    "function_call": offered("function_call", among("none", "auto")),
+    "functions": misplaced("Use 'tools' instead."),
+    "function_call": misplaced("Use 'tool_choice' instead.", among("none", "auto")),
     "logprobs": misplaced(_LOGPROBS, among(False)),
     "messages": misplaced("This route takes 'input'; POST /v1/chat/completions takes 'messages'.", never),
     "system": misplaced("Use 'instructions' instead."),
@@ -44,7 +46,6 @@ RESPONSES: Table = {
     "n": misplaced(_ONE_BY_ONE, among(1)),
     "add_generation_prompt": misplaced(_TURNS, among(True)),
     "continue_final_message": misplaced(_TURNS, among(False)),
-    "response_format": structured("response_format", never),
     "verbosity": Refused(never, "Use 'text.verbosity' instead."),
     # of llama-server, without a place in these replies
     "return_progress": Refused(among(False)),

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's `/v1/responses`: their types, and what of them is honoured.
+"""The fields of OpenAI's `/v1/responses`: their types, and what of them is honoured and told as holding.
 
 Must not know what an item of `input` means (`responses_items.py` does), nor replies.
 """
@@ -9,14 +9,19 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, one_of, refused, unsupported, wrong
+from worker.api.fields import Fields, Whole, one_of, unsupported, wrong
+from worker.api.format_fields import read_response_format
+from worker.api.function_fields import read_choice
 from worker.api.json_schemas import NULL, TEXT, any_of, list_of
 from worker.api.logprobs import MAX_TOP
-from worker.api.refusals import STRUCTURED, choice_refused, show, tools_refused, way_out
+from worker.api.output_format import OutputFormat
+from worker.api.refusals import show
 from worker.api.refused_responses import LOGPROBS
 from worker.api.responses_items import ITEMS
 from worker.api.sampling_fields import SamplingFields
 from worker.api.stream_options import StreamOptions
+from worker.api.thinking import Thinking
+from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
 from worker.errors import RequestError
 
 SEALED = "reasoning.encrypted_content"
@@ -36,23 +41,24 @@ MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
 
 
-class TextFormat(Fields):
-    """`text.format`."""
-
-    type: Annotated[str, WithJsonSchema({"const": "text"})] = Field(description='"text"')
-
-    @field_validator("type")
-    @classmethod
-    def _only_text(cls, value: str) -> str:
-        if value != "text":
-            raise refused(f"{STRUCTURED}. {way_out('text')}".removesuffix("."))
-        return value
+_FORMAT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema", "regex", "choice", "grammar"]},
+        "name": TEXT,
+        "schema": {"type": "object"},
+        "strict": any_of({"type": "boolean"}, NULL),
+    },
+    "required": ["type"],
+}
 
 
 class TextOptions(Fields):
     """`text`."""
 
-    format: TextFormat | None = Field(None, description='an object such as {"type": "text"}')
+    format: Annotated[dict[str, Any] | None, WithJsonSchema(any_of(_FORMAT, NULL))] = Field(
+        None, description='an object such as {"type": "json_schema", "name": "...", "schema": {...}}'
+    )
     verbosity: Annotated[str | None, WithJsonSchema({"enum": ["medium", None]})] = Field(None, description='"medium"')
 
     @field_validator("verbosity")
@@ -67,8 +73,17 @@ class Reasoning(Fields):
     """`reasoning`."""
 
     effort: str | None = Field(None, description="a string")
+    context: Annotated[str | None, WithJsonSchema({"enum": ["auto", None]})] = Field(None, description='"auto"')
+    mode: Annotated[str | None, WithJsonSchema({"enum": ["standard", None]})] = Field(None, description='"standard"')
     summary: Annotated[str | None, WithJsonSchema(NULL)] = Field(None, description="null")
     generate_summary: Annotated[str | None, WithJsonSchema(NULL)] = Field(None, description="null")
+
+    @field_validator("context", "mode")
+    @classmethod
+    def _usual_alone(cls, value: str | None) -> str | None:
+        if value not in (None, "auto", "standard"):
+            raise unsupported("is not available on this server. Leave the field out")
+        return value
 
     @field_validator("summary", "generate_summary")
     @classmethod
@@ -93,6 +108,12 @@ class FunctionTool(Fields):
         if value != "function":
             raise unsupported('is not available on this server: only "function" is')
         return value
+
+    @property
+    def as_chat_has_it(self) -> dict[str, Any]:
+        """The tool as templates get it."""
+        said = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": {name: one for name, one in said.items() if one is not None}}
 
 
 class CountFields(Fields):
@@ -128,6 +149,38 @@ class CountFields(Fields):
     def effort_param(self) -> str:
         """The field that says so."""
         return "reasoning_effort" if self._said_effort is None else "reasoning.effort"
+
+    @property
+    def thinking(self) -> Thinking:
+        """What the template is told."""
+        return Thinking(effort=self.effort, effort_param=self.effort_param)
+
+    def read_tools(self) -> OfferedTools:
+        """Return what is offered and demanded. Raises: RequestError naming the field."""
+        made = [
+            make_tool(
+                tool.name,
+                tool.description,
+                tool.parameters,
+                is_strict=tool.strict is True,
+                place=f"tools[{index}]",
+                schema_place=f"tools[{index}].parameters",
+            )
+            for index, tool in enumerate(self.tools or ())
+        ]
+        demand, only = read_choice(self.tool_choice, "tool_choice")
+        return choose_tools(made, demand, only=only, is_parallel=self.parallel_tool_calls is not False)
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The tools as templates get them."""
+        return [tool.as_chat_has_it for tool in self.tools or ()]
+
+    def read_format(self) -> OutputFormat | None:
+        """Return the form that is asked for; None = any text. Raises: RequestError naming the field."""
+        if self.text is None or self.text.format is None:
+            return None
+        return read_response_format(self.text.format, "text.format")
 
     @property
     def _said_effort(self) -> str | None:
@@ -204,13 +257,41 @@ class ResponsesFields(SamplingFields, CountFields):
         return self.store is not False
 
 
-def refuse_tools(fields: CountFields) -> None:
-    """Return when no tool can be called: none is offered, or the client forbids it.
+# --- what is told as holding ------------------------------------------------------------------------------
 
-    Tools that may not be called are not shown to the model either. Raises: UnsupportedParameter.
-    """
+
+def told_format(fields: CountFields, held: OutputFormat | None) -> dict[str, Any]:
+    """Return `text.format` as replies have it."""
+    said = {} if fields.text is None else fields.text.format or {}
+    if held is None:
+        return {"type": "text"}
+    if said.get("type") != "json_schema":
+        return said
+    inner = said.get("json_schema")
+    said = inner if isinstance(inner, dict) and ("schema" in inner or "name" in inner) else said
+    return {
+        "type": "json_schema",
+        "name": said.get("name") or "answer",
+        "description": said.get("description"),
+        "schema": held.schema,
+        "strict": not held.relaxed if said.get("strict") is None else said["strict"],
+    }
+
+
+def told_tools(fields: CountFields, offered: OfferedTools) -> list[dict[str, Any]]:
+    """Return the tools as replies have them: one that nothing is said of is strict if all of it is enforced."""
+    told = []
+    for index, tool in enumerate(fields.tools or ()):
+        is_relaxed = any(path.startswith(f"tools[{index}].") for path in offered.relaxed)
+        told.append(tool.model_dump() | {"strict": not is_relaxed if tool.strict is None else tool.strict})
+    return told
+
+
+def told_choice(fields: CountFields) -> str | dict[str, Any]:
+    """Return `tool_choice` as replies have it, also where it came in chat's form."""
     choice = fields.tool_choice
-    if fields.tools and choice != "none":
-        raise tools_refused("'tool_choice': \"none\"")
-    if choice not in (None, "none", "auto"):
-        raise choice_refused('"none" or "auto"')
+    if not isinstance(choice, dict):
+        return choice or "auto"
+    kind = choice.get("type", "function")
+    inner = choice.get(kind)
+    return {"type": kind, **(inner if isinstance(inner, dict) else choice)}

@@ -25,6 +25,11 @@ class Speech:
     markers: Markers = field(default_factory=Markers)
     """All markers of this vocabulary that are tokens, whatever the template."""
 
+    @property
+    def thought_tags(self) -> Tags | None:
+        """What stands around thoughts, whoever reads them; None = the model has none."""
+        return self.tags or (None if self.family is None else self.family.tags)
+
     def shown(self) -> dict[str, int]:
         """Return those markers, text to token, that a reader of answers wants to see."""
         wanted = () if self.family is None else self.family.markers

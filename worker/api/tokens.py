@@ -13,6 +13,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 from worker.api.body import read_object
 from worker.api.chat_prompt import MESSAGES, Conversation, continues_last, render
 from worker.api.fields import Fields, Whole, read_fields, wrong
+from worker.api.function_fields import ToolFields
 from worker.api.json_schemas import TEXT, any_of, list_of
 from worker.api.llama_prompts import mixed_tokens
 from worker.api.ports import Vocabulary
@@ -20,7 +21,7 @@ from worker.api.prompt import check_token, text_of_tokens
 from worker.api.refusals import refuse_unsupported, show
 from worker.api.refused_llama import APPLY_TEMPLATE, TOKENIZE
 from worker.api.served import Envelope, ReadyJob, ServedModel
-from worker.api.thinking import Thinking
+from worker.api.thought_fields import ThoughtFields
 
 MAX_CONTENT_CHARS = 2**21
 """More than any context holds; tokenising it takes about a second."""
@@ -53,13 +54,10 @@ class DetokenizeFields(Fields):
     tokens: list[Whole] = Field(description="a list of token ids")
 
 
-class ApplyTemplateFields(Fields):
+class ApplyTemplateFields(ToolFields, ThoughtFields):
     """The body of a request to `/apply-template`: what of a chat request the prompt depends on. None = not said."""
 
     messages: Annotated[list[Any], WithJsonSchema(MESSAGES)] = Field(description="a list of messages")
-    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
-    tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
-    reasoning_effort: str | None = Field(None, description="a string")
     chat_template: str | None = Field(None, min_length=1, description="a string that is not empty")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
     add_generation_prompt: bool | None = Field(None, description="true or false")
@@ -97,9 +95,11 @@ def read_apply_template(model: ServedModel, body: bytes, envelope: Envelope) -> 
     raw = read_object(body)
     refuse_unsupported(raw, APPLY_TEMPLATE)
     fields = read_fields(ApplyTemplateFields, raw)
+    offered = fields.read_tools().tools
     conversation = Conversation(
         fields.messages,
-        tools=None if fields.tool_choice == "none" else fields.tools or None,
+        tools=fields.shown_tools if offered.offered else None,
+        offered=offered,
         adds_generation_prompt=fields.add_generation_prompt is not False,
         continues=continues_last(
             fields.messages,
@@ -107,7 +107,7 @@ def read_apply_template(model: ServedModel, body: bytes, envelope: Envelope) -> 
             add_generation_prompt=fields.add_generation_prompt,
         ),
         kwargs=fields.chat_template_kwargs or {},
-        thinking=Thinking(effort=fields.reasoning_effort),
+        thinking=fields.thinking,
         template=fields.chat_template,
     )
     prompt = "".join(segment.text for segment in render(model, conversation, envelope))

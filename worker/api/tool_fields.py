@@ -83,9 +83,10 @@ def choose_tools(
         raise RequestError(
             f"'{choice_param}' names the tool {unknown!r}, which is not offered. {known}", param=choice_param
         )
-    if demand is Demand.REQUIRED and not made:
-        raise RequestError(f"'{choice_param}' demands a call, but '{tools_param}' offers no tool.", param=choice_param)
     left = [one for one in made if only is None or one[0].name in only]
+    if demand is Demand.REQUIRED and not left:
+        why = "it allows no tool" if made else f"'{tools_param}' offers no tool"
+        raise RequestError(f"'{choice_param}' demands a call, but {why}.", param=choice_param)
     if demand is Demand.NONE or not left:
         return NO_TOOLS
     relaxed = tuple(path for _, paths in left for path in paths)

@@ -111,6 +111,7 @@ async def test_model_without_fim_tokens_is_told_by_name() -> None:
         ({"input_prefix": "", "input_suffix": "", "input_extra": {}}, "input_extra"),
         ({"input_prefix": "", "input_suffix": "", "input_extra": [{"text": "x"}]}, "input_extra[0].filename"),
         ({"input_prefix": "", "input_suffix": "", "grammar": "x"}, "grammar"),
+        ({"input_prefix": "", "input_suffix": "", "grammar_lazy": True}, "grammar_lazy"),
     ],
 )
 async def test_wrong_fields_are_refused_by_name(fields: dict[str, Any], param: str) -> None:

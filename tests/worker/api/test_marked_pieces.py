@@ -1,3 +1,5 @@
+"""Special tokens in what a reader of answers gets: marked, and never mistaken for their words."""
+
 from __future__ import annotations
 
 from tests.fakes.engine import IM_START, FakeVocabulary

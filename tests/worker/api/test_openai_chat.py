@@ -8,6 +8,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.fakes.engine import BOS, IM_END, IM_START, FakeEngine, FakeVocabulary, Script, make_facts
+from tests.support.held_answers import may_be
 from tests.support.worker_client import WorkerReply, serve
 from worker.chat.template import ChatTemplate
 from worker.contract import FrameType
@@ -292,16 +293,33 @@ async def test_absent_messages_are_refused() -> None:
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
+async def test_a_form_holds_for_what_is_added_to_a_message_that_is_continued() -> None:
+    on = engine()
+    await chat(on, HI, ("assistant", "The answer is "), choice=["yes", "no"])
+    assert prompt_text(on).endswith("The answer is ")
+    assert may_be(on.submitted[0], "yes")
+    assert not may_be(on.submitted[0], "The answer is yes")
+
+
+async def test_a_reply_tells_what_of_a_form_could_only_be_checked() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}, "strict": False}}
+    for text, is_valid in ((b"[1, 2]", True), (b"[1, 1]", False)):
+        [choice] = (await chat(engine(text), response_format=form)).json["choices"]
+        assert choice["corral_format"]["not_enforced"] == ["$.uniqueItems"]
+        assert choice["corral_format"]["is_valid"] is is_valid
+        *others, last = (await chat(engine(text), response_format=form, stream=True)).events
+        assert last["choices"][0]["corral_format"] == choice["corral_format"]
+        assert not any("corral_format" in event["choices"][0] for event in others)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"tools": [TOOL]}, "tools"),
         ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
         ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"n_probs": 2}, "n_probs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "schema": {"uniqueItems": True}}}, "response_format.schema"),
         ({"chat_template": "x"}, "chat_template"),  # the model does not allow it
     ],
 )

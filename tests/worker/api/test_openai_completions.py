@@ -8,6 +8,7 @@ import pytest
 from openai.types import Completion
 
 from tests.fakes.engine import BOS, IM_START, FakeEngine, FakeVocabulary, Script, make_facts
+from tests.support.held_answers import may_be
 from tests.support.worker_client import WorkerReply, serve
 from worker.engine.request import FinishReason
 
@@ -157,7 +158,31 @@ async def test_one_prompt_too_long_refuses_the_whole_request() -> None:
     assert on.submitted == []
 
 
-@pytest.mark.parametrize(("name", "value"), [("best_of", 3), ("n_probs", 2), ("store", True), ("json_schema", {})])
+async def test_a_form_is_that_of_the_answer_alone() -> None:
+    on = engine()
+    await complete(on, ["Is it? ", [104, 105]], echo=True, choice=["yes", "no"], n=2)
+    assert len(on.submitted) == 4
+    for request in on.submitted:
+        assert may_be(request, "yes")
+        assert not may_be(request, "Is it? yes")
+    on = engine(vocabulary=FakeVocabulary(has_fim=True))
+    await complete(on, "a = ", suffix="\n", regex="[0-9]{2}")
+    assert may_be(on.submitted[0], "42")
+
+
+async def test_a_reply_tells_what_of_a_form_could_only_be_checked() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}, "strict": False}}
+    [choice] = (await complete(engine(b"[1, 1]"), "x", response_format=form)).json["choices"]
+    assert choice["corral_format"]["not_enforced"] == ["$.uniqueItems"]
+    assert choice["corral_format"]["is_valid"] is False
+    *others, last = (await complete(engine(b"[1, 1]"), "x", response_format=form, stream=True)).events
+    assert last["choices"][0]["corral_format"] == choice["corral_format"]
+    assert not any("corral_format" in event["choices"][0] for event in others)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("best_of", 3), ("n_probs", 2), ("store", True), ("thinking_budget_tokens", 5)]
+)
 async def test_what_this_release_cannot_do_is_refused_by_name(name: str, value: Any) -> None:
     error = (await complete(engine(), **{name: value})).error
     assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)

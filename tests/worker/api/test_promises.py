@@ -1,12 +1,14 @@
-"""What a client relies on and this release cannot do is refused by name on both generation routes; nothing runs."""
+"""What a client relies on is held on both generation routes, or refused by name; then nothing runs."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.fakes.engine import FakeEngine, Script
+from tests.support.held_answers import may_be
 from tests.support.json_bodies import example
 from tests.support.worker_client import serve
 from tests.worker.api.test_any_body import described_by
@@ -24,19 +26,35 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "t", "strict": True, "schema": schema}}
 
 
-CONSTRAINTS: list[tuple[str, Any]] = [
-    ("response_format", json_schema(SCHEMA)),
-    ("response_format", json_schema(MCP_SCHEMA)),
-    ("response_format", json_schema(LARGE_SCHEMA)),
+HELD: list[tuple[str, Any, str, str]] = [
+    ("response_format", json_schema(SCHEMA), '{"a": 1}', "{}"),
+    ("response_format", json_schema(MCP_SCHEMA), '{"y": "12"}', '{"y": "a"}'),
+    ("response_format", json_schema(LARGE_SCHEMA), json.dumps([0.5] * 1000), json.dumps([1] * 1001)),
+    ("response_format", {"type": "json_object"}, '{"a": []}', "[]"),
+    ("response_format", {"type": "grammar", "grammar": "root ::= [0-9]+"}, "12", "a"),
+    ("json_schema", SCHEMA, '{"a": 1}', '{"a": "x"}'),
+    ("grammar", 'root ::= "a" | "b" root', "bba", "bb"),
+    ("lark", 'start: "a"+', "aa", "ab"),
+    ("regex", r"\d+", "12", "a"),
+    ("choice", ["a", "b"], "b", "ab"),
+    ("structured_outputs", {"json": SCHEMA}, '{"a": 1}', "1"),
+    ("guided_json", SCHEMA, '{"a": 1}', "1"),
+    ("guided_regex", r"\d+", "12", "a"),
+]
+NOT_HELD: list[tuple[str, Any]] = [
+    ("response_format", json_schema({"type": "array", "uniqueItems": True})),
     ("response_format", json_schema({"type": "string", "pattern": "(?<=a)b("})),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "grammar", "grammar": "root ::= [0-9]+"}),
-    ("json_schema", SCHEMA),
-    ("grammar", "root ::= root"),
+    ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "structural_tag", "structures": []}),
+    ("json_schema", {"type": "nothing"}),
+    ("grammar", "root ::= nobody"),
     ("grammar", "x" * 1_000_000),
-    ("structured_outputs", {"json": SCHEMA}),
-    ("guided_json", SCHEMA),
-    ("guided_regex", r"\d+"),
+    ("lark", "start: nobody"),
+    ("regex", "(?=a)b"),
+    ("structured_outputs", {"json": SCHEMA, "regex": "a"}),
+    ("structural_tag", "{}"),
+    ("grammar_string", "root ::= [0-9]"),
+    ("guided_whitespace_pattern", " "),
 ]
 
 
@@ -65,29 +83,46 @@ async def test_a_limit_under_the_name_of_another_dialect_is_not_passed_over(path
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("name", "value"), CONSTRAINTS)
+@pytest.mark.parametrize(("name", "value", "right", "wrong"), HELD, ids=lambda one: str(one)[:40])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_a_constraint_is_refused_and_never_answered_with_free_text(
+async def test_an_answer_is_held_to_the_form_that_is_asked_for(
+    path: str, name: str, value: Any, right: str, wrong: str, stream: bool
+) -> None:
+    on = FakeEngine(answers=[Script([b"x"])])
+    async with serve(on, template=template()) as worker:
+        reply = await worker.post(path, asked(path) | {"stream": stream, name: value})
+    assert reply.end["outcome"] == "ok"
+    assert may_be(on.submitted[0], right)
+    assert not may_be(on.submitted[0], wrong)
+    assert not may_be(on.submitted[0], "")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("name", "value"), NOT_HELD, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_form_that_cannot_be_enforced_is_refused_and_never_answered_with_free_text(
     path: str, name: str, value: Any, stream: bool
 ) -> None:
     error = await refusal(path, {name: value}, stream=stream)
-    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)
-    assert len(error.message) < 300
+    assert error.status == 400
+    assert error.param.partition(".")[0] == name
+    assert len(error.message) < 600
 
 
-@pytest.mark.parametrize(
-    ("choice", "param"),
-    [
-        ({"type": "function", "function": {"name": "f"}}, "tools"),
-        ({"type": "function", "function": {"name": "nobody"}}, "tools"),
-        ("required", "tools"),
-        ("auto", "tools"),
-        (None, "tools"),
-    ],
-)
-async def test_tools_that_might_be_called_are_refused(choice: Any, param: str) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_every_choice_of_every_prompt_is_held_to_the_form(path: str) -> None:
+    on = FakeEngine(answers=[Script([b"x"])])
+    body = asked(path) | {"n": 3, "choice": ["a"]} | ({} if "chat" in path else {"prompt": ["p", "q"]})
+    async with serve(on, template=template()) as worker:
+        await worker.post(path, body)
+    assert len(on.submitted) == (3 if "chat" in path else 6)
+    assert all(may_be(request, "a") and not may_be(request, "b") for request in on.submitted)
+
+
+@pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "f"}}, "required", "auto", None])
+async def test_tools_that_a_model_cannot_call_are_refused(choice: Any) -> None:
     error = await refusal("/v1/chat/completions", {"tools": TOOLS, "tool_choice": choice}, stream=False)
-    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", param)
+    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", "tools")
 
 
 async def test_tools_that_may_not_be_called_are_not_shown_to_the_model() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.fakes.engine import BOS, IM_END, IM_START, FakeVocabulary
 from worker.api.prompt import check_length, check_text_length, tokens_of_raw_prompt, tokens_of_segments
+from worker.chat.marks import Markers
 from worker.chat.template import Segment
 from worker.errors import ContextLengthExceeded
 
@@ -15,6 +16,17 @@ def test_special_tokens_are_parsed_in_template_text_and_never_in_client_text() -
     segments = [Segment("<|im_start|>", True), Segment("a<|im_end|>", False), Segment("<|im_end|>", True)]
     tokens = tokens_of_segments(vocabulary, segments)
     assert tokens == [IM_START, *b"a<|im_end|>", IM_END]
+
+
+def test_markers_in_client_text_are_taken_apart_and_those_of_the_template_are_not() -> None:
+    vocabulary = FakeVocabulary()
+    word, token = next(iter(vocabulary.words.items()))  # such as it finds in any text, as llama.cpp does added tokens
+    segments = [Segment(word, True), Segment(f"<{word}{word}", False), Segment(word, True)]
+    assert tokens_of_segments(vocabulary, segments, Markers({word: token})) == [
+        token,
+        *f"<{word}{word}".encode(),
+        token,
+    ]
 
 
 def test_a_model_that_wants_bos_gets_exactly_one() -> None:

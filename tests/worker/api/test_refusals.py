@@ -5,24 +5,19 @@ from __future__ import annotations
 import pytest
 
 from worker.api.refusals import refuse_unsupported, show
+from worker.api.refused_everywhere import FORMATS
 from worker.api.refused_openai import CHAT, COMPLETIONS
+from worker.api.refused_responses import RESPONSES
 from worker.errors import UnsupportedParameter
 
 MEANT = [
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {}}),
-    ("response_format", "text"),
-    ("json_schema", {}),
-    ("grammar", "root ::= 'a'"),
     ("store", True),
     ("service_tier", "flex"),
     ("n_probs", 5),
-    ("guided_json", {}),
+    ("structural_tag", {}),
     ("stop_token_ids", [1]),
 ]
 HARMLESS = [
-    ("response_format", {"type": "text"}),
-    ("grammar", ""),
     ("store", False),
     ("service_tier", "auto"),
     ("service_tier", "default"),
@@ -42,7 +37,7 @@ HARMLESS = [
 @pytest.mark.parametrize("table", [CHAT, COMPLETIONS], ids=["chat", "completions"])
 @pytest.mark.parametrize(("name", "value"), MEANT)
 def test_a_field_that_asks_for_what_is_missing_is_refused_by_name(table: dict, name: str, value: object) -> None:
-    words = f"'{name}' (is|asks for) .* not available in this release"
+    words = f"'{name}' is .* not available in this release"
     with pytest.raises(UnsupportedParameter, match=words) as caught:
         refuse_unsupported({name: value}, table)
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_parameter", name)
@@ -62,8 +57,9 @@ def test_null_is_accepted_for_every_field(table: dict) -> None:
 @pytest.mark.parametrize(
     ("name", "refused", "accepted"),
     [
-        ("functions", [{"name": "f"}], []),
-        ("function_call", {"name": "f"}, "auto"),
+        ("grammar_string", "root ::= [0-9]", ""),
+        ("think", True, None),
+        ("reasoning", {"effort": "low"}, {}),
         ("modalities", ["text", "audio"], ["text"]),
         ("audio", {"voice": "x"}, None),
         ("verbosity", "low", "medium"),
@@ -81,6 +77,16 @@ def test_completions_have_refusals_of_their_own() -> None:
     with pytest.raises(UnsupportedParameter):
         refuse_unsupported({"input_extra": [{"text": "x"}]}, COMPLETIONS)
     refuse_unsupported({"input_extra": []}, COMPLETIONS)
+
+
+def test_a_form_of_the_answer_under_the_name_of_another_dialect_is_told_the_right_field() -> None:
+    with pytest.raises(UnsupportedParameter, match=r"'format' is not read here. Use 'response_format' instead."):
+        refuse_unsupported({"format": "json"}, CHAT)
+    with pytest.raises(UnsupportedParameter, match=r"'regex' is not read here. Use 'text.format' instead."):
+        refuse_unsupported({"regex": "a"}, RESPONSES)
+    with pytest.raises(UnsupportedParameter, match=r"(?s)Use the field that this route has.*drop: \[lark\]"):
+        refuse_unsupported({"lark": "start: x"}, FORMATS)
+    refuse_unsupported({"regex": "", "response_format": {"type": "text"}, "grammar": ""}, FORMATS)
 
 
 def test_a_refusal_names_what_to_use_instead_where_there_is_something() -> None:

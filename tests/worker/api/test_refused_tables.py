@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.embedder import FakeEmbedder, embedding_engine
 from tests.fakes.engine import FakeEngine, Script
+from tests.support.held_answers import may_be
 from tests.support.worker_client import serve
 from tests.worker.api.test_openai_chat import template
 from worker.api.anthropic_fields import MessageFields
@@ -25,7 +26,7 @@ from worker.api.openai_completions import CompletionFields
 from worker.api.openai_embeddings import EmbeddingFields
 from worker.api.refusals import Table
 from worker.api.refused_anthropic import MESSAGES
-from worker.api.refused_everywhere import MAXIMUM, SAMPLING, STOP
+from worker.api.refused_everywhere import FORMATS, MAXIMUM, SAMPLING, STOP
 from worker.api.refused_llama import LLAMA, LLAMA_EMBEDDING
 from worker.api.refused_ollama import ALL_OPTIONS, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE
 from worker.api.refused_openai import CHAT, COMPLETIONS, EMBEDDINGS, RERANK
@@ -84,6 +85,12 @@ def test_every_name_of_a_limit_or_of_sampling_is_honoured_or_refused(route: str)
     assert names <= table.keys() | fields.model_fields.keys()
 
 
+@pytest.mark.parametrize("route", [one for one in GENERATION if one.startswith("/")])
+def test_every_name_of_a_form_of_the_answer_is_honoured_or_refused(route: str) -> None:
+    table, fields = GENERATION[route]
+    assert FORMATS.keys() <= table.keys() | fields.model_fields.keys()
+
+
 @pytest.mark.parametrize("route", [*GENERATION, *OTHERS])
 def test_no_refusal_leads_to_a_field_that_is_not_honoured(route: str) -> None:
     table, fields = {**GENERATION, **OTHERS}[route]
@@ -111,7 +118,7 @@ def test_no_refusal_leads_to_a_field_that_is_not_honoured(route: str) -> None:
         ),
         ("/api/generate", {"options": {"stop_sequences": ["x"]}}, "Use 'stop'"),
         ("/api/chat", {"options": {"think": False}}, "beside 'options'"),
-        ("/api/chat", {"response_format": {"type": "json_object"}}, "asks for structured output"),
+        ("/api/chat", {"response_format": {"type": "json_object"}}, "Use 'format'"),
         ("/api/chat", {"system": "Be brief."}, "with the role 'system' in 'messages'"),
         ("/api/generate", {"tools": [{}]}, "POST /api/chat"),
         ("/v1/chat/completions", {"system": "Be brief."}, "with the role 'system' in 'messages'"),
@@ -119,14 +126,20 @@ def test_no_refusal_leads_to_a_field_that_is_not_honoured(route: str) -> None:
         ("/v1/chat/completions", {"num_ctx": 512}, "`context` in models.yaml"),
         ("/v1/chat/completions", {"num_predict": 5}, "Use 'max_tokens'"),
         ("/v1/chat/completions", {"max_new_tokens": 5, "max_tokens": 6}, "Use 'max_tokens'"),
-        ("/v1/chat/completions", {"think": False}, "'chat_template_kwargs'"),
+        ("/v1/chat/completions", {"think": False}, "Use 'enable_thinking'"),
+        ("/v1/chat/completions", {"format": "json"}, "Use 'response_format'"),
+        ("/v1/chat/completions", {"grammar_string": "root ::= [0-9]"}, "Use 'grammar'"),
         ("/v1/completions", {"system": "Be brief."}, "Write it into 'prompt'"),
         ("/v1/completions", {"options": {"seed": 1}}, "at the top of the body"),
         ("/v1/messages", {"options": {"seed": 1}}, "at the top of the body"),
         ("/v1/messages", {"max_completion_tokens": 5}, "Use 'max_tokens'"),
         ("/v1/messages", {"n": 2}, "several times"),
         ("/v1/messages", {"instructions": "Be brief."}, "Use 'system'"),
+        ("/v1/completions", {"tools": [{}]}, "POST /v1/chat/completions"),
         ("/v1/responses", {"system": "Be brief."}, "Use 'instructions'"),
+        ("/v1/responses", {"response_format": {"type": "json_object"}}, "Use 'text.format'"),
+        ("/v1/responses", {"regex": "a"}, "Use 'text.format'"),
+        ("/v1/responses", {"functions": [{}]}, "Use 'tools'"),
         ("/v1/responses", {"num_predict": 5}, "Use 'max_output_tokens'"),
         ("/v1/responses", {"stop_sequences": ["x"]}, "Use 'stop'"),
         ("/completion", {"max_new_tokens": 5}, "Use 'n_predict'"),
@@ -234,32 +247,41 @@ async def test_texts_to_embed_that_are_said_twice_pass(path: str, body: dict[str
     assert (await pooled(path, embedding_engine(), **body)).end["outcome"] == "ok"
 
 
-TOOL = {"type": "function", "name": "f", "function": {"name": "f", "parameters": {}}, "input_schema": {}}
+TOOL = {"type": "function", "name": "f", "function": {"name": "f"}, "input_schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"])
-async def test_tools_are_refused_in_the_same_words_in_every_dialect(path: str) -> None:
-    error = (await post(path, tools=[TOOL])).error
+async def test_tools_of_a_model_that_cannot_call_them_are_refused_in_the_same_words_in_every_dialect(path: str) -> None:
+    tool = {name: one for name, one in TOOL.items() if path != "/v1/messages" or name != "type"}
+    error = (await post(path, tools=[tool])).error
     assert (error.status, error.code, error.param) == (400, "unsupported_parameter", "tools")
-    assert "Tools are not available in this release." in error.message
-    assert "`request: {drop: [tools]}` of this model in models.yaml" in error.message
+    assert "'tools' cannot be used: model 'tiny' has no chat template that could show them." in error.message
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "param", "drop"),
-    [
-        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format", "response_format"),
-        ("/v1/completions", {"grammar": "root ::= root"}, "grammar", "grammar"),
-        ("/v1/responses", {"text": {"format": {"type": "json_object"}}}, "text.format.type", "text"),
-        ("/v1/messages", {"output_config": {"format": {}}}, "output_config.format", "output_config"),
-        ("/api/chat", {"format": "json"}, "format", "format"),
-        ("/completion", {"json_schema": {}}, "json_schema", "json_schema"),
-    ],
-)
-async def test_structured_output_is_refused_in_the_same_words_in_every_dialect(
-    path: str, fields: dict[str, Any], param: str, drop: str
-) -> None:
-    error = (await post(path, **fields)).error
-    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", param)
-    assert f"'{param}' asks for structured output, which is not available in this release." in error.message
-    assert f"`request: {{drop: [{drop}]}}` of this model in models.yaml" in error.message
+IN_EVERY_DIALECT: Mapping[str, Any] = {
+    "/v1/chat/completions": lambda schema: {"response_format": {"type": "json_schema", "schema": schema}},
+    "/v1/completions": lambda schema: {"json_schema": schema},
+    "/v1/responses": lambda schema: {"text": {"format": {"type": "json_schema", "name": "t", "schema": schema}}},
+    "/v1/messages": lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    "/api/chat": lambda schema: {"format": schema},
+    "/api/generate": lambda schema: {"format": schema},
+    "/completion": lambda schema: {"json_schema": schema},
+}
+
+
+@pytest.mark.parametrize("path", IN_EVERY_DIALECT)
+async def test_a_schema_is_held_in_every_dialect(path: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    on = FakeEngine(answers=[Script([b"x"])])
+    async with serve(on, template=template()) as worker:
+        reply = await worker.post(path, BODIES[path] | IN_EVERY_DIALECT[path](schema))
+    assert reply.end["outcome"] == "ok", reply.frames
+    assert may_be(on.submitted[0], '{"a": 1}')
+    assert not may_be(on.submitted[0], "{}")
+
+
+@pytest.mark.parametrize("path", IN_EVERY_DIALECT)
+async def test_a_schema_that_cannot_be_enforced_is_refused_in_the_same_words_in_every_dialect(path: str) -> None:
+    error = (await post(path, **IN_EVERY_DIALECT[path]({"type": "array", "uniqueItems": True}))).error
+    assert (error.status, error.code) == (400, "unsupported_parameter")
+    assert "cannot be enforced at $.uniqueItems: " in error.message

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.fakes.embedder import FakeEmbedder, embedding_engine
-from tests.fakes.engine import BOS, EOS, FakeEngine, FakeVocabulary
+from tests.fakes.engine import BOS, EOS, FakeEngine, FakeVocabulary, Script, make_facts
 from tests.support.worker_client import WorkerReply, serve
+from worker.api.speech import speech_of
 from worker.api.tokens import MAX_CONTENT_CHARS
+from worker.chat.marks import Markers
 from worker.chat.template import ChatTemplate
 
 TEMPLATE = (
@@ -102,10 +104,13 @@ async def test_ids_are_whole_numbers_in_every_language() -> None:
 # --- apply-template ---------------------------------------------------------------------------------------
 
 
-def template() -> ChatTemplate:
+HI = [{"role": "user", "content": "Hi"}]
+
+
+def template(source: str = TEMPLATE) -> ChatTemplate:
     vocabulary = FakeVocabulary()
     return ChatTemplate(
-        TEMPLATE,
+        source,
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
         control_texts=vocabulary.control_texts,
@@ -131,12 +136,63 @@ async def test_prompt_depends_on_what_the_chat_route_takes() -> None:
     assert (await apply(messages=prefill)).json["prompt"].endswith("<|im_start|>assistant\nWell")
 
 
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"x": {}}}}}
+    for name in ("f", "g")
+]
+SHOWING = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls else '' }}\n{% endfor %}"
+    "{% for t in tools or [] %}{{ t | tojson }}<tool_call>{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{{ reasoning_effort }}{{ mood }}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+CALLED = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tools": TOOLS},
+        {"tools": TOOLS, "tool_choice": "none"},
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        {"functions": [TOOLS[0]["function"]], "function_call": "auto"},
+        {"tools": TOOLS, "enable_thinking": False},
+        {"enable_thinking": True, "reasoning_format": "none"},
+        {"reasoning_effort": "low"},
+        {"reasoning_effort": "none"},
+        {"chat_template_kwargs": {"mood": "good"}},
+        {"response_format": {"type": "json_object"}, "max_tokens": 5, "temperature": 0},
+        {"messages": [*HI, {"role": "assistant", "content": "", "tool_calls": [CALLED]}]},
+        {"messages": [*HI, {"role": "assistant", "content": "Well"}], "tools": TOOLS},
+        {"add_generation_prompt": False},
+    ],
+)
+@pytest.mark.parametrize(
+    "source", [SHOWING, "plain:{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort }}enable_thinking"]
+)
+async def test_prompt_is_the_one_that_the_chat_route_makes(fields: dict[str, Any], source: str) -> None:
+    on = FakeEngine(facts=make_facts(context=4096), answers=[Script([b"ok"])])
+    body = {"messages": HI} | fields
+    async with serve(
+        on, template=template(source), template_source=source, speech=speech_of(source, Markers())
+    ) as worker:
+        made = (await worker.post("/apply-template", body)).json["prompt"]
+        assert (await worker.post("/v1/chat/completions", body)).end["outcome"] == "ok"
+    assert on.vocabulary.text(on.submitted[0].prompt) == made
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({}, "messages"),
         ({"messages": "Hi"}, "messages"),
-        ({"messages": [{"role": "user", "content": "Hi"}], "json_schema": {}}, "json_schema"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "code"}]}, "tools[0]"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "tool_choice": "required"}, "tool_choice"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "enable_thinking": True}, "enable_thinking"),
         ({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "x"}, "chat_template"),
     ],
 )

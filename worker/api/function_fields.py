@@ -1,4 +1,4 @@
-"""Tools as OpenAI's chat offers them, with the older `functions`; and which of them may or must be called.
+"""Tools as OpenAI's clients and their kin offer them, with the older `functions`; and which may or must be called.
 
 Must not know messages.
 """
@@ -32,11 +32,15 @@ class ToolFields(Fields):
         """Return what is offered and demanded. Raises: RequestError naming the field."""
         if self.tools and self.functions:
             raise RequestError("'tools' and 'functions' both offer tools. Set only 'tools'.", param="functions")
+        if self.tool_choice is not None and self.function_call is not None:
+            raise RequestError(
+                "'tool_choice' and 'function_call' both choose tools. Set only 'tool_choice'.", param="function_call"
+            )
         made = []
         for index, tool in enumerate(self.shown_tools):
             place = f"tools[{index}].function" if self.tools else f"functions[{index}]"
             function = _function_of(tool, f"tools[{index}]")
-            is_strict = function.get("strict") is True
+            is_strict = read_strict(function.get("strict"), f"{place}.strict")
             schema, schema_place = function.get("parameters"), f"{place}.parameters"
             made.append(
                 make_tool(
@@ -52,15 +56,34 @@ class ToolFields(Fields):
         if choice is None and self.function_call is not None:
             choice, param = self.function_call, "function_call"
         demand, only = read_choice(choice, param)
-        is_parallel = self.parallel_tool_calls is not False
-        return choose_tools(made, demand, only=only, is_parallel=is_parallel, choice_param=param)
+        is_parallel = self.parallel_tool_calls is not False and not self.is_legacy
+        return choose_tools(
+            made, demand, only=only, is_parallel=is_parallel, tools_param=self.tools_param, choice_param=param
+        )
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether tools come under their older name, so that the reply has one call at most, as `function_call`."""
+        return bool(self.functions) and not self.tools
+
+    @property
+    def tools_param(self) -> str:
+        """The field that offers them."""
+        return "functions" if self.is_legacy else "tools"
 
     @property
     def shown_tools(self) -> Sequence[Mapping[str, Any]]:
         """The tools as templates get them."""
-        if self.functions and not self.tools:
-            return [{"type": "function", "function": function} for function in self.functions]
+        if self.is_legacy:
+            return [{"type": "function", "function": function} for function in self.functions or ()]
         return self.tools or ()
+
+
+def read_strict(value: Any, place: str) -> bool:
+    """Return whether a tool is strict, which nothing said does not mean. Raises: RequestError."""
+    if not isinstance(value, bool | None):
+        raise RequestError(f"'{place}' is {show(value)}, but it must be true or false.", param=place)
+    return bool(value)
 
 
 def read_choice(choice: str | dict[str, Any] | None, param: str) -> tuple[Demand, list[str] | None]:
@@ -81,6 +104,12 @@ def read_choice(choice: str | dict[str, Any] | None, param: str) -> tuple[Demand
             return _read_allowed(rest.get("allowed_tools", rest), param)
         case {"type": "auto" | "none" | "required" as kind}:
             return _DEMANDS[str(kind)], None
+        case {"type": str(kind)} if kind not in ("function", "allowed_tools"):
+            raise UnsupportedParameter(
+                f"'{param}' demands a tool of the type {show(kind)}, which is not available on this server: only "
+                "functions are.",
+                param=param,
+            )
         case _:
             raise RequestError(
                 f'\'{param}\' is {show(choice)}, but it must be "none", "auto", "required", a function such as '
