@@ -40,8 +40,9 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
     for turn in turns:
         for call in turn.get("tool_calls", ()):
             call_names[call["id"]] = call["function"]["name"]
-        if turn["role"] == "tool" and not turn.get("name") and turn["tool_call_id"] in call_names:
-            turn["name"] = call_names[turn["tool_call_id"]]
+        answered = turn.get("tool_call_id")
+        if turn["role"] == "tool" and not turn.get("name") and answered in call_names:
+            turn["name"] = call_names[answered]
     return turns
 
 

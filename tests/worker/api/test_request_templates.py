@@ -100,7 +100,7 @@ async def test_template_of_a_request_refuses_in_its_own_words() -> None:
     [
         "{{ cycler.__init__.__globals__ }}",
         "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.append(messages) }}",
     ],
 )
 async def test_python_is_out_of_reach_of_requests(source: str) -> None:
