@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -62,6 +63,9 @@ UNLIMITED_BYTES = 2**40
 """Bodies are bounded by the router, the only client."""
 KEEP_CONNECTIONS_S = 24 * 3600.0
 """The router pools its connections: one that closes while a request is on its way would fail that request."""
+NUM_READERS = 32
+"""Requests that are read at a time: most of them take a moment, but some wait until a grammar is compiled, and nobody
+else may wait for those."""
 LAST_WORDS_S = 1.0
 """How long replies may take to end when the process does."""
 
@@ -104,13 +108,18 @@ ROUTES = (
 def make_app(model: ServedModel, gate: Gate) -> web.Application:
     """Return the application; `make_runner` knows how to run it."""
     app = web.Application(client_max_size=UNLIMITED_BYTES)
+    readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="read")
     for route in ROUTES:
-        app.router.add_post(route.path, _answering(model, gate, route))
+        app.router.add_post(route.path, _answering(model, gate, route, readers))
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({"status": "draining" if gate.is_closed else "ok", "model": model.name})
 
+    async def forget_readers(_: web.Application) -> None:
+        readers.shutdown(wait=False, cancel_futures=True)
+
     app.router.add_get("/health", health)
+    app.on_cleanup.append(forget_readers)
     return app
 
 
@@ -125,7 +134,7 @@ def make_runner(app: web.Application) -> web.AppRunner:
     )
 
 
-def _answering(model: ServedModel, gate: Gate, route: Route) -> Handler:
+def _answering(model: ServedModel, gate: Gate, route: Route, readers: ThreadPoolExecutor) -> Handler:
     """Return the handler that answers the requests of `route`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -151,7 +160,7 @@ def _answering(model: ServedModel, gate: Gate, route: Route) -> Handler:
                     check_can_generate(model)
                 envelope, body = Envelope.from_headers(request.headers).with_history(body)
                 # Templates and tokenizers take milliseconds for each kilobyte: other replies go on meanwhile.
-                job = await asyncio.to_thread(route.read, model, body, envelope)
+                job = await asyncio.get_running_loop().run_in_executor(readers, route.read, model, body, envelope)
                 if isinstance(job, Job) and job.is_stream:
                     response.headers[Header.CONTENT_TYPE] = job.stream_type
                 reply = _reply(model, job, write)

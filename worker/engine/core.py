@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from worker.engine.prompt_files import PromptFolder
 from worker.engine.prompt_store import PromptStore
 from worker.engine.request import AdapterSet, GenerationRequest, Output, Pick, RequestId
 from worker.engine.rule_follower import RuleFollower
+from worker.engine.rule_work import Beside, Job, RuleWork, at_once
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence as TokenSequence
@@ -35,20 +37,6 @@ log = logging.getLogger(__name__)
 LOOKED_AT = 1024
 MAX_FAILURES = 3
 """So many failed passes in a row mean that the backend is broken."""
-
-
-Beside = Callable[[Callable[[], None]], Callable[[], None]]
-"""Begins work that may run beside a pass; what it returns waits until the work is done."""
-
-
-def _nothing() -> None:
-    pass
-
-
-def at_once(work: Callable[[], None]) -> Callable[[], None]:
-    """Do the work before the pass."""
-    work()
-    return _nothing
 
 
 class Backend(Protocol):
@@ -150,7 +138,7 @@ class EngineCore:
         self._is_interrupted = False
         self._unsampled: dict[RequestId, str] = {}
         """Requests whose samplers failed in this step, and why."""
-        self._beside = beside
+        self._rule_work = RuleWork(beside)
 
     @property
     def has_work(self) -> bool:
@@ -252,28 +240,23 @@ class EngineCore:
         if not generating or not self.scheduler.options.can_share:  # a memory that cannot be cut keeps wrong drafts
             return {}
         target_s = gap_s(self.scheduler.options, self.costs, [sequence.request for _, sequence in generating])
-        rules = {}
+        rules: dict[RequestId, RuleFollower] = {}
         for _, sequence in generating:
             if (rule := self._samplers[sequence.request_id].rule) is not None:
                 rules[sequence.request_id] = rule
+        if most := self.scheduler.options.max_drafted_each:
+            self._rule_work.begin([(rule, partial(rule.look_ahead, most)) for rule in rules.values()])()
         return self.drafting.propose(generating, self.costs, max_seconds=target_s, rules=rules)
 
     def _prepare_rules(self, plan: StepPlan) -> Callable[[], None]:
         """Have found out, beside the pass, what may come in constrained answers. What is returned waits for it."""
-        ruled: list[tuple[RuleFollower, int, list[int]]] = []
+        jobs: list[Job] = []
         for chunk in plan.chunks:
             if chunk.num_outputs and (rule := self._samplers[chunk.request_id].rule) is not None:
                 sequence = self.scheduler.slots[chunk.seq_id].sequence
                 assert sequence is not None
-                ruled.append((rule, sequence.num_generated, chunk.drafts.tolist()))
-        if not ruled:
-            return _nothing
-
-        def prepare() -> None:
-            for rule, index, drafts in ruled:
-                rule.prepare(index, drafts)
-
-        return self._beside(prepare)
+                jobs.append((rule, partial(rule.prepare, sequence.num_generated, chunk.drafts.tolist())))
+        return self._rule_work.begin(jobs)
 
     def _forward(self, plan: StepPlan) -> StepResult:
         started_s = self._clock()
@@ -357,15 +340,11 @@ class EngineCore:
         for num_right, row in enumerate(rows):
             try:
                 pick = sampler.sample(row, sequence.tokens_with(num_right), sequence.num_generated + num_right)
-            except ConstraintFailed as failure:
-                self._unsampled[chunk.request_id] = f"the answer had to end: {failure}"
-                yield Pick(0)
-                return
             except (ArithmeticError, LookupError, ValueError) as error:
                 # Numbers beyond all sense in one request: it ends, the others must not.
-                log.warning("sampling failed: %r", error)
-                self._unsampled[chunk.request_id] = "no token could be sampled with these sampling parameters"
-                yield Pick(0)
+                if num_right == 0:  # else the tokens before are told first, and the next pass fails at this one
+                    self._unsampled[chunk.request_id] = _why_unsampled(error)
+                    yield Pick(0)
                 return
             yield pick
             if pick.is_last:
@@ -381,3 +360,10 @@ class EngineCore:
         for seq_id, length in self.scheduler.recorded_lengths().items():
             actual = self.backend.num_cached(seq_id)
             assert actual == length, f"sequence {seq_id}: {actual} tokens in the cache, {length} in the books"
+
+
+def _why_unsampled(error: Exception) -> str:
+    if isinstance(error, ConstraintFailed):
+        return f"the answer had to end: {error}"
+    log.warning("sampling failed: %r", error)
+    return "no token could be sampled with these sampling parameters"

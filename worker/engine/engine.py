@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from worker.engine.errors import EngineStopped, ForwardAborted
 from worker.engine.lane import Lane
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
+from worker.engine.rule_work import OtherThread
 from worker.engine.statistics import merged, total
 from worker.engine.vocabulary import Vocabulary
 
@@ -77,7 +77,7 @@ class Engine:
         self.facts: ModelFacts = backend.facts
         self.vocabulary: Vocabulary = backend.vocabulary
         self._backend = backend
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        self._beside = OtherThread()
         self._core = EngineCore(
             backend,
             scheduler_options(backend, options),
@@ -85,10 +85,10 @@ class Engine:
             check_cells=check_cells,
             draft_model=draft_model,
             prompts=prompts,
-            beside=self._do_beside,
+            beside=self._beside,
         )
         self._draft_model = draft_model
-        self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells)
+        self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells, beside=self._beside)
         self._on_failure = on_failure
         self._on_change = on_change
         self._max_threads = options.threads
@@ -243,10 +243,6 @@ class Engine:
 
     # --- engine thread ----------------------------------------------------------------------------------
 
-    def _do_beside(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Begin work of another thread; what is returned waits for it."""
-        return self._beside.submit(work).result
-
     def _run(self) -> None:
         try:
             self._loop_steps()
@@ -258,7 +254,7 @@ class Engine:
             if self._draft_model is not None:
                 self._draft_model.close()
             self._backend.close()
-        self._beside.shutdown(wait=False)
+        self._beside.close()
         while self._errands:
             _, future, _ = self._errands.popleft()
             self._post(partial(_settle, future, None, EngineStopped("the engine has stopped")))

@@ -1,39 +1,54 @@
 """Grammars over one model's tokens: compiled once, kept by their text, and followed token by token.
 
-The one module that knows llguidance. A compiled grammar may serve many answers at a time. Compiling and masks leave the
-interpreter's lock alone, so that both can run beside a pass. Must not know requests, nor how grammars come about.
+With `grammar_trial.py`, where each is tried out first, the one module that knows llguidance. A compiled grammar may
+serve many answers at a time. Compiling and masks leave the interpreter's lock alone, so that both can run beside a
+pass. Must not know requests, nor how grammars come about.
 Source: llguidance's docs/syntax.md for what a grammar may say.
 """
 
 from __future__ import annotations
 
-import contextlib
+import re
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from worker.engine.constraint import Allowed, ConstraintFailed
+from worker.engine.grammar_trial import Trials
 from worker.engine.vocabulary import Vocabulary
 
 MAX_KEPT = 64
 """Compiled grammars that are kept; each takes from some kilobytes to a few megabytes."""
 MAX_GRAMMAR_CHARS = 1024 * 1024
 
-LIMITS = LLParserLimits(
-    max_items_in_row=2_000,
-    initial_lexer_fuel=2_000_000,
-    step_lexer_fuel=100_000,
-    step_max_items=30_000,
-    max_lexer_states=50_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
-"""What compiling and each step may cost. A millisecond of compiling takes about 50 thousand of fuel, one of a step 14
-thousand; items are about 20 thousand a millisecond; a state takes up to 2 KB."""
+LIMITS: Final[Mapping[str, Any]] = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 2_000_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 30_000,
+    "max_lexer_states": 20_000,
+    "max_grammar_size": 500_000,
+    "verbose_errors": False,
+}
+"""What the library bounds, in its own measures: at their worst, compiling takes a second and a step 150 ms. A state
+takes up to 2 KB."""
+STEP_S = 0.005
+BURST_S = 0.25
+"""What the work for a token may take of a processor in the long run, and how far it may be overdrawn: no limit of the
+library bounds long texts of which every byte is certain."""
+STACK_BYTES = 64 * 2**20
+"""Of the thread that compiles: much more than what a trial gets by with. Of it, only what is used is real memory."""
+MAX_TOLD_CHARS = 300
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class GrammarRefused(ValueError):
@@ -43,17 +58,20 @@ class GrammarRefused(ValueError):
 class Matcher:
     """A `Constraint`: one answer that follows a grammar."""
 
-    def __init__(self, matcher: LLMatcher, num_vocab: int) -> None:
+    def __init__(self, matcher: LLMatcher, num_vocab: int, on_failure: Callable[[], None] = lambda: None) -> None:
         self._matcher = matcher
         self._num_vocab = num_vocab
+        self._on_failure = on_failure
         self._mask = np.zeros((num_vocab + 31) // 32, dtype=np.int32)
+        self._credit_s = BURST_S
+        """Time of a processor that this answer may still take."""
 
     def allowed(self, drafts: Sequence[int]) -> list[Allowed]:
         """Return what may come next and behind each of `drafts`."""
         masks: list[Allowed] = [self._allowed_now()]
         num_taken = 0
         for draft in drafts:
-            if not self._matcher.try_consume_tokens([draft]):
+            if not self._do(self._matcher.try_consume_tokens, [draft]):
                 break
             num_taken += 1
             masks.append(self._allowed_now())
@@ -62,50 +80,61 @@ class Matcher:
         return masks
 
     def _allowed_now(self) -> Allowed:
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        self._check()
+        self._credit_s = min(self._credit_s + STEP_S, BURST_S)
+        self._do(self._matcher.unsafe_compute_mask_ptr, self._mask.ctypes.data, self._mask.nbytes)
         bits = np.unpackbits(self._mask.view(np.uint8), count=self._num_vocab, bitorder="little")
         return bits.view(np.bool_)
 
     def accept(self, token: int) -> None:
         """The answer goes on with `token`."""
-        if not self._matcher.consume_token(token):
-            self._check()
+        if not self._do(self._matcher.consume_token, token):
             raise ConstraintFailed("the model wrote what the grammar does not allow")
 
     def rollback(self, num_tokens: int) -> None:
         """The last so many tokens are no part of the answer."""
-        self._matcher.rollback(num_tokens)
-        self._check()
+        self._do(self._matcher.rollback, num_tokens)
 
     def forced(self, most: int) -> Sequence[int]:
         """Return the usual tokens of the text that must come next."""
-        return self._matcher.compute_ff_tokens()[:most]
+        return self._do(self._matcher.compute_ff_tokens)[:most]
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of `tokens` may come one after another."""
-        return self._matcher.validate_tokens(list(tokens))
+        return self._do(self._matcher.validate_tokens, list(tokens))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing but the end may come."""
-        return self._matcher.is_stopped()
+        return _without_panic(self._matcher.is_stopped)
 
-    def _check(self) -> None:
+    def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a part of the work. Raises: ConstraintFailed when it has failed, or has taken too long altogether."""
+        begun_s = time.thread_time()
+        result = _without_panic(work, *args, **kwargs)
+        self._credit_s -= time.thread_time() - begun_s
         if self._matcher.is_error():
-            raise ConstraintFailed(f"the grammar of this answer cannot be followed: {_first_line(self._matcher)}")
+            self._on_failure()
+            raise ConstraintFailed(f"the grammar of this answer cannot be followed: {_told(self._matcher.get_error())}")
+        if self._credit_s < 0.0:
+            self._on_failure()
+            raise ConstraintFailed("its grammar takes too much time for each token; ask for a simpler one")
+        return result
 
 
 class CompiledGrammar:
     """A grammar that answers can follow."""
 
-    def __init__(self, matcher: LLMatcher, num_vocab: int) -> None:
+    def __init__(self, matcher: LLMatcher, num_vocab: int, on_failure: Callable[[], None] = lambda: None) -> None:
         self._matcher = matcher
         self._num_vocab = num_vocab
+        self._on_failure = on_failure
 
     def start(self) -> Matcher:
         """Return the constraint of a new answer."""
-        return Matcher(self._matcher.deep_copy(), self._num_vocab)
+        return Matcher(_without_panic(self._matcher.deep_copy), self._num_vocab, self._on_failure)
+
+
+_TRIALS: Final = Trials()
 
 
 class Grammars:
@@ -114,11 +143,13 @@ class Grammars:
     `special` are the tokens that plain text never has: grammars name them by their ids.
     """
 
-    def __init__(self, vocabulary: Vocabulary, special: frozenset[int]) -> None:
+    def __init__(self, vocabulary: Vocabulary, special: frozenset[int], trials: Trials = _TRIALS) -> None:
         self._vocabulary = vocabulary
         self._special = special
+        self._trials = trials
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._compiler: ThreadPoolExecutor | None = None
 
     def compile(self, grammar: str) -> CompiledGrammar:
         """Return the compiled grammar; one that was compiled lately costs nothing. Raises: GrammarRefused.
@@ -129,21 +160,65 @@ class Grammars:
             raise GrammarRefused(f"it has {len(grammar)} characters, but at most {MAX_GRAMMAR_CHARS} are allowed")
         with self._lock:
             kept = self._kept.get(grammar)
-            if kept is None:
-                matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-                if matcher.is_error():
-                    raise GrammarRefused(_first_line(matcher))
-                kept = self._kept[grammar] = CompiledGrammar(matcher, self._vocabulary.num_vocab)
-                if len(self._kept) > MAX_KEPT:
-                    self._kept.popitem(last=False)
-            with contextlib.suppress(KeyError):
+            if kept is not None:
                 self._kept.move_to_end(grammar)
-            return kept
+                return kept
+            if self._compiler is None:
+                self._compiler = _compiler()
+        return self._compiler.submit(self._compile, grammar).result()
+
+    def _compile(self, grammar: str) -> CompiledGrammar:
+        with self._lock:
+            if (kept := self._kept.get(grammar)) is not None:  # who compiled before wanted the same
+                return kept
+        self._try_out(grammar)
+        try:
+            matcher = _without_panic(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+        except ConstraintFailed as problem:
+            raise GrammarRefused(str(problem)) from None
+        if matcher.is_error():
+            raise GrammarRefused(_told(matcher.get_error()))
+        compiled = CompiledGrammar(matcher, self._vocabulary.num_vocab, partial(self._forget, grammar))
+        with self._lock:
+            self._kept[grammar] = compiled
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return compiled
+
+    def _forget(self, grammar: str) -> None:
+        """It has failed an answer, and what the library keeps of such a one is large."""
+        with self._lock:
+            self._kept.pop(grammar, None)
+
+    def _try_out(self, grammar: str) -> None:
+        try:
+            special = sorted(self._special | self._vocabulary.eog)
+            problem = self._trials.problem_of(grammar, special, self._vocabulary.num_vocab, LIMITS)
+        except OSError as error:
+            raise GrammarRefused(f"no process can be started to try it out: {error.strerror or error}") from None
+        if problem is not None:
+            raise GrammarRefused(_told(problem))
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """The vocabulary as the library wants it. Takes 0.2 to 1 s once, and 20 to 110 MB: for those who need it."""
-        return LLTokenizer(_Tokens(self._vocabulary, self._special), eos_token=sorted(self._vocabulary.eog))
+        """The vocabulary as the library wants it. Made once for those who need it: 0.1 s and 16 MB for 49 thousand
+        tokens, 0.4 s and 50 MB for 152 thousand, in which no other thread can run.
+
+        Without the library's "slices" it would take half of that, and each mask within a string twenty times as long.
+        """
+        tokens = _Tokens(self._vocabulary, self._special)
+        return LLTokenizer(tokens, eos_token=sorted(self._vocabulary.eog))
+
+
+def _compiler() -> ThreadPoolExecutor:
+    """Return the thread that compiles."""
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        compiler.submit(int).result()  # threads are made when they are needed
+    finally:
+        threading.stack_size(before)
+    return compiler
 
 
 class _Tokens(TokenizerWrapper):
@@ -164,5 +239,23 @@ class _Tokens(TokenizerWrapper):
         return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
 
 
-def _first_line(matcher: LLMatcher) -> str:
-    return matcher.get_error().strip().partition("\n")[0]
+def _without_panic(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `work` returns. Raises: ConstraintFailed where the library has found a fault in itself."""
+    try:
+        return work(*args, **kwargs)
+    except BaseException as fault:
+        # A panic of Rust is none of Python's exceptions, and has no name to import; a RuntimeError is what follows it.
+        if isinstance(fault, RuntimeError | ValueError) or type(fault).__name__ == "PanicException":
+            raise ConstraintFailed(f"the grammar cannot be followed: {_told(str(fault))}") from None
+        raise
+
+
+def _told(error: str) -> str:
+    """Return what a client can use of the library's words, in one line."""
+    first, *others = error.strip().split("\n")
+    line = re.sub(r"\s*<(non-verbose/|backtrace).*", "", first)
+    if line.startswith("panic"):
+        return "the grammar library has failed at it"
+    if line.endswith(":"):  # of a regex: itself follows, and what is wrong with it
+        line += next((one.strip().removeprefix("error:") for one in others if one.strip().startswith("error:")), "")
+    return line if len(line) <= MAX_TOLD_CHARS else f"{line[:MAX_TOLD_CHARS]} ..."

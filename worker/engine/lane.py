@@ -16,6 +16,7 @@ from worker.engine.budget import SchedulerOptions
 from worker.engine.core import Backend, EngineCore
 from worker.engine.errors import LoadFailed
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
+from worker.engine.rule_work import Beside, at_once
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,20 @@ class Lane:
     """The core for reproducible requests, as soon as there was one."""
 
     def __init__(
-        self, main: Backend, options: EngineOptions, *, clock: Callable[[], float], check_cells: bool = False
+        self,
+        main: Backend,
+        options: EngineOptions,
+        *,
+        clock: Callable[[], float],
+        check_cells: bool = False,
+        beside: Beside = at_once,
     ) -> None:
         self.core: EngineCore | None = None
         self._main = main
         self._options = lane_options(main, options)
         self._clock = clock
         self._check_cells = check_cells
+        self._beside = beside
 
     def submit(self, request_id: RequestId, request: GenerationRequest, num_threads: int) -> Output | None:
         """Queue the request; its end as an output if there is no memory for a context."""
@@ -49,7 +57,9 @@ class Lane:
                 )
                 return Output(request_id, finish=FinishReason.ERROR, error=reason)
             backend.set_threads(num_threads)
-            self.core = EngineCore(backend, self._options, clock=self._clock, check_cells=self._check_cells)
+            self.core = EngineCore(
+                backend, self._options, clock=self._clock, check_cells=self._check_cells, beside=self._beside
+            )
         self.core.submit(request_id, replace(request, cache_prompt=False))
         return None
 

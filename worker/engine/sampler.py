@@ -48,11 +48,12 @@ class Sampler:
         self._bias = np.array(list(biases.values()), dtype=np.float32)
         infill = None
         if SamplerKind.INFILL in params.samplers:
-            infill = Infill(end_tokens, pieces, first_end=request.min_tokens, may_end=not params.ignore_eos)
+            may_end = not params.ignore_eos and request.constraint is None  # which says itself where it may
+            infill = Infill(end_tokens, pieces, first_end=request.min_tokens, may_end=may_end)
         self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params, infill)
         self._feedback = feedback(params, num_vocab)
         self._before: tuple[int, State] = (-1, ())
-        self._rule = None if request.constraint is None else RuleFollower(request.constraint(), end_tokens)
+        self._rule = None if request.constraint is None else RuleFollower(request.constraint, end_tokens)
         self._num_logprobs = request.num_logprobs
         self._is_post_sampling = request.post_sampling_logprobs
 

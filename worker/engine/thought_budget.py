@@ -38,7 +38,7 @@ class _State:
     num_tokens: int | None
     """Of the thought so far; None = there is none now."""
     num_closed: int = 0
-    """Of the closing tokens, those that were forced."""
+    """Of the closing tokens, those that have come in a row."""
     is_past: bool = False
     """The thought is over, or there will be none."""
 
@@ -57,7 +57,7 @@ class BudgetedThoughts:
         others: list[Allowed] = [None] * (len(drafts) + 1) if self._rest is None else self._rest.allowed(drafts)
         state, allowed = self._states[-1], []
         for place, other in enumerate(others):
-            must = self._must(state)
+            must = self._must(state, other)
             allowed.append(other if must is None else must)
             if place == len(drafts) or must not in (None, drafts[place]):
                 break
@@ -97,11 +97,16 @@ class BudgetedThoughts:
         """Whether nothing but the end may come."""
         return self._rest is not None and self._rest.is_over
 
-    def _must(self, state: _State) -> int | None:
-        """Return the token that must come, if the thought is to end."""
+    def _must(self, state: _State, other: Allowed = None) -> int | None:
+        """Return the token that must come, if the thought is to end, and can as far as the `other` rule goes.
+
+        It cannot within a letter that takes several tokens.
+        """
         if state.is_past or state.num_tokens is None or state.num_tokens < self._budget.num_tokens:
             return None
-        return self._budget.closing[state.num_closed]
+        must = self._budget.closing[state.num_closed]
+        may_come = other is None or (other == must if isinstance(other, int) else bool(other[must]))
+        return must if may_come else None
 
     def _after(self, state: _State, token: int) -> _State:
         if state.is_past:
@@ -112,9 +117,10 @@ class BudgetedThoughts:
             if begun.startswith(budget.open):
                 return _State(begun[len(budget.open) :], 0)
             return _State(tail, None, is_past=not budget.open.startswith(begun))
-        if self._must(state) is not None:
+        if self._must(state) == token:
             num_closed = state.num_closed + 1
-            return _State(b"", state.num_tokens, num_closed, is_past=num_closed == len(budget.closing))
+            is_past = num_closed == len(budget.closing)
+            return _State(tail[-len(budget.close) :], state.num_tokens, num_closed, is_past)
         if budget.close in tail:
             return _State(b"", None, is_past=True)
         return _State(tail[-len(budget.close) :], state.num_tokens + 1)
