@@ -17,6 +17,7 @@ from worker.machine import cpu_name
 
 if TYPE_CHECKING:
     from worker.api.speech import Speech
+    from worker.chat.marks import Markers
     from worker.chat.template import ChatTemplate
     from worker.engine.calibration import Subject
     from worker.engine.draft_model import LlamaDraftModel
@@ -190,11 +191,14 @@ def _load_text_side(spec: LaunchSpec, vocabulary: LlamaVocabulary) -> _TextSide:
 
     _ = vocabulary.eog
     source = spec.chat_template or vocabulary.chat_template or ""
-    template, problem = _compile_template(source, vocabulary) if source else (None, None)
-    return source, template, problem, speech_of(source, find_markers(vocabulary.marker))
+    markers = find_markers(vocabulary.marker)
+    template, problem = _compile_template(source, vocabulary, markers) if source else (None, None)
+    return source, template, problem, speech_of(source, markers)
 
 
-def _compile_template(source: str, vocabulary: LlamaVocabulary) -> tuple[ChatTemplate | None, str | None]:
+def _compile_template(
+    source: str, vocabulary: LlamaVocabulary, markers: Markers
+) -> tuple[ChatTemplate | None, str | None]:
     from worker.chat.template import ChatTemplate, TemplateError
 
     try:
@@ -203,6 +207,7 @@ def _compile_template(source: str, vocabulary: LlamaVocabulary) -> tuple[ChatTem
             bos_text=vocabulary.bos_text,
             eos_text=vocabulary.eos_text,
             control_texts=vocabulary.control_texts,
+            marker_texts=markers.tokens.keys(),
         )
     except TemplateError as error:
         return None, str(error)

@@ -11,7 +11,7 @@ from gguf.constants import PoolingType
 
 from tests.clients.running import KEY, Outcomes, Program, run
 from tests.support.minilm import minilm_path
-from tests.support.models import smollm2_path
+from tests.support.models import qwen_coder_path, smollm2_path
 from tests.support.real_server import RealServer, real_server
 from tests.support.tiny_bert import write_tiny_bert
 from tests.support.tiny_gguf import write_not_gguf, write_tiny_llama
@@ -48,6 +48,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
         "threads": 2,
         "aliases": ["text-embedding-3-small", "all-minilm:l6-v2"],
     }
+    coder = {
+        "model": str(qwen_coder_path()),
+        "device": "cpu",
+        "threads": 2,
+        "slots": 4,
+        "context": 4096,
+        "idle_unload_s": 0,
+        "aliases": {
+            "claude-coder": {},
+            "qwen2.5-coder:0.5b": {},
+            "coder-exact": {"listed": False, "request": {"defaults": {"reproducible": True, "seed": 1}}},
+        },
+    }
     tiny = {"model": str(write_tiny_llama(folder / "tiny.gguf", vocab="bpe", chat_template=CHATML).path)}
     cold = tiny | {"hooks": {"before_load": ["sleep", str(COLD_S)]}}
     # It may take this long for an answer that takes far longer: what a stream is like that breaks off.
@@ -56,6 +69,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     write_not_gguf(folder / "broken.gguf")
     models: dict[str, dict[str, Any]] = {
         "smol": smol,
+        "coder": coder,
         "hasty": hasty,
         "mini": mini,
         "ranker": ranker,

@@ -25,6 +25,7 @@ CLIENTS: Final = {
     "llm": ("llm",),
     "ollama": ("ollama",),
     "openai": ("openai",),
+    "smolagents": ("openai", "smolagents"),
 }
 """Client -> the packages that it is, whose newest releases an update looks for."""
 

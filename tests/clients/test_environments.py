@@ -30,5 +30,5 @@ def test_every_client_has_a_program_with_checks() -> None:
 
 def test_every_program_in_the_folder_is_run() -> None:
     folder = Path(__file__).parent / "programs"
-    shared = {"checking.py", "typed.py"}
+    shared = {"checking.py", "counting.py", "typed.py"}
     assert {path.name for path in folder.glob("*.py")} - shared == {program.path.name for program in programs()}

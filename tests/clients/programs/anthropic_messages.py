@@ -209,9 +209,9 @@ def check_refusals_are_its_own_exceptions() -> None:
 
 
 def check_what_cannot_be_honoured_is_refused_by_name() -> None:
-    tool: Any = {"name": "count", "input_schema": {"type": "object"}}
+    search: Any = {"type": "web_search_20250305", "name": "web_search"}
     for fields, named in (
-        ({"tools": [tool]}, "tools"),
+        ({"tools": [search]}, "tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048}, "thinking"),
         ({"messages": [{"role": "user", "content": [PICTURE]}]}, "image"),
     ):

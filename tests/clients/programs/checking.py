@@ -26,6 +26,11 @@ SMOL = "smol"
 GPT, SLASHED, CLAUDE, TAGGED = "gpt-4o-mini", "org/smol:fast", "claude-haiku-4-5", "smollm2:135m"
 EXACT = "smol-exact"
 """The same model, always with the same words to the same request, whatever else is computed or cached."""
+CODER = "coder"
+"""Qwen2.5-Coder, which has learnt to call tools; the other names are its aliases."""
+CODER_OF_CLAUDE, CODER_TAGGED = "claude-coder", "qwen2.5-coder:0.5b"
+CODER_EXACT = "coder-exact"
+"""The same model, as `EXACT` is."""
 MINI = "mini"
 """all-MiniLM-L6-v2, which embeds; it has `EMBEDDER` as an alias."""
 EMBEDDER = "text-embedding-3-small"
@@ -45,27 +50,24 @@ NUM_DIMENSIONS = 384
 def main(checks: Mapping[str, Any]) -> None:
     """Run the functions named `check_...`, or those that the command line names, and write the report.
 
-    The first argument is the file for it.
+    The first argument is the file for it. What a check returns stands in it.
     """
     report, *only = sys.argv[1:]
     told = {}
     for name, check in checks.items():
         if name.startswith("check_") and (not only or name in only):
             start_s = time.monotonic()
-            told[name] = {"fault": _fault_of(check), "took_s": round(time.monotonic() - start_s, 3)}
+            fault, returned = _outcome_of(check)
+            told[name] = {"fault": fault, "told": returned, "took_s": round(time.monotonic() - start_s, 3)}
     Path(report).write_text(json.dumps(told), encoding="utf-8")
 
 
-def _fault_of(check: Any) -> str | None:
-    """Return what went wrong; None if nothing did."""
+def _outcome_of(check: Any) -> tuple[str | None, Any]:
+    """Return what went wrong, None if nothing did; and what the check returns."""
     try:
-        if inspect.iscoroutinefunction(check):
-            asyncio.run(check())
-        else:
-            check()
+        return None, asyncio.run(check()) if inspect.iscoroutinefunction(check) else check()
     except Exception:  # noqa: BLE001 - whatever a client raises is the outcome of the check
-        return traceback.format_exc()
-    return None
+        return traceback.format_exc(), None
 
 
 class Raised:

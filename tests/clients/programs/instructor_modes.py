@@ -1,7 +1,4 @@
-"""Instructor: objects instead of text.
-
-Its modes that constrain the model ask for tools or a response format.
-"""
+"""Instructor: objects instead of text. Its modes that constrain the model ask for tools or a response format."""
 
 from __future__ import annotations
 
@@ -9,43 +6,41 @@ from typing import Any
 
 import instructor
 import openai
-from checking import KEY, QUESTION, SMOL, URL, main, refusal
-from instructor.core import InstructorRetryException
-from pydantic import BaseModel
+from checking import CODER, KEY, QUESTION, SMOL, URL, main, refusal
+from counting import Weather
+from instructor.core import IncompleteOutputException
 
 sdk = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
 ASKED: list[Any] = [{"role": "user", "content": QUESTION}]
+FOR_WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Oslo for 3 days, in degrees C?"}]
 
 
-class Animal(BaseModel):
-    """What is asked for."""
-
-    name: str
+MODES = (instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA)
 
 
-def causes_of(error: BaseException | None) -> list[BaseException]:
-    """Return the error, what it came from, and so on."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
-
-
-def check_modes_that_constrain_the_model_are_refused_by_name() -> None:
-    for mode, param in (
-        (instructor.Mode.TOOLS, "tools"),
-        (instructor.Mode.JSON, "response_format"),
-        (instructor.Mode.JSON_SCHEMA, "response_format"),
-    ):
+def check_objects_are_made_at_the_first_try_in_every_mode() -> None:
+    for mode in MODES:
         client = instructor.from_openai(sdk, mode=mode)
-        with refusal(InstructorRetryException) as refused:
-            client.chat.completions.create(
-                model=SMOL, messages=ASKED, response_model=Animal, max_tokens=16, max_retries=1
-            )
-        errors = [one for one in causes_of(refused.error) if isinstance(one, openai.BadRequestError)]
-        assert errors, f"{mode}: {refused.error!r}"
-        assert (errors[0].code, errors[0].param) == ("unsupported_parameter", param)
+        made = client.chat.completions.create(
+            model=CODER, messages=FOR_WEATHER, response_model=Weather, max_tokens=64, max_retries=1, temperature=0
+        )
+        assert isinstance(made, Weather), mode
+
+
+def check_objects_grow_while_they_are_streamed() -> None:
+    client = instructor.from_openai(sdk, mode=instructor.Mode.TOOLS)
+    *_, last = client.chat.completions.create_partial(
+        model=CODER, messages=FOR_WEATHER, response_model=Weather, max_tokens=64, temperature=0
+    )
+    Weather.model_validate(last.model_dump())
+
+
+def check_a_call_that_is_cut_off_is_told_as_such() -> None:
+    client = instructor.from_openai(sdk, mode=instructor.Mode.TOOLS)
+    with refusal(IncompleteOutputException):
+        client.chat.completions.create(
+            model=CODER, messages=FOR_WEATHER, response_model=Weather, max_tokens=3, max_retries=1
+        )
 
 
 def check_a_reply_without_a_model_is_passed_through() -> None:

@@ -6,18 +6,12 @@ import asyncio
 from typing import Any
 
 import openai
-from checking import KEY, MINI, NUM_DIMENSIONS, QUESTION, SMOL, TINY, URL, main, refusal
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from checking import CODER, KEY, MINI, NUM_DIMENSIONS, QUESTION, SMOL, TINY, URL, main, refusal
+from counting import Weather
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
-from pydantic import BaseModel
 
 SERVER: dict[str, Any] = {"base_url": f"{URL}/v1", "api_key": KEY, "max_retries": 0}
-
-
-class Animal(BaseModel):
-    """What an answer would have to look like."""
-
-    name: str
 
 
 def chat(**fields: Any) -> ChatOpenAI:
@@ -105,16 +99,36 @@ def check_embeddings() -> None:
     assert len(model.embed_documents(["a cow", "a bull"])) == 2
 
 
-def check_structured_output_is_refused_by_name() -> None:
-    for method, param in (
-        ("json_schema", "response_format"),
-        ("json_mode", "response_format"),
-        ("function_calling", "tools"),
-    ):
-        asking = chat().with_structured_output(Animal, method=method)
-        with refusal(openai.BadRequestError) as refused:
-            asking.invoke("Name an animal, as JSON.")
-        assert (refused.error.code, refused.error.param) == ("unsupported_parameter", param)
+FOR_WEATHER = "What is the weather in Oslo for the next 3 days, in degrees C?"
+
+
+def check_structured_output_is_made_by_every_method_that_says_what_it_wants() -> None:
+    for method in ("json_schema", "function_calling"):
+        asking = chat(model=CODER, max_tokens=64).with_structured_output(Weather, method=method)
+        assert isinstance(asking.invoke(FOR_WEATHER), Weather), method
+
+
+def check_its_json_mode_gets_an_object() -> None:
+    asking = chat(model=CODER, max_tokens=64).with_structured_output(None, method="json_mode")
+    told = asking.invoke('Answer with this JSON object: {"city": "Oslo"}')
+    assert isinstance(told, dict)
+
+
+def check_tools_are_called_streamed_and_not_and_told_what_came_of_it() -> None:
+    model = chat(model=CODER, max_tokens=64)
+    calling = model.bind_tools([Weather], tool_choice="any", parallel_tool_calls=False)
+    reply = calling.invoke(FOR_WEATHER)
+    (call,) = reply.tool_calls
+    assert call["name"] == "Weather"
+    Weather.model_validate(call["args"])
+    assert reply.invalid_tool_calls == []
+    whole, *others = calling.stream(FOR_WEATHER)
+    for chunk in others:
+        whole += chunk
+    (streamed,) = whole.tool_calls
+    Weather.model_validate(streamed["args"])
+    result = ToolMessage("Oslo: 3 C", tool_call_id=call["id"])
+    assert model.bind_tools([Weather], tool_choice="none").invoke([HumanMessage(FOR_WEATHER), reply, result]).text
 
 
 def check_refusals_are_openais_exceptions() -> None:

@@ -11,6 +11,9 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # its list of prices is oth
 import litellm
 from checking import (
     CLAUDE,
+    CODER,
+    CODER_OF_CLAUDE,
+    CODER_TAGGED,
     EXACT,
     KEY,
     MINI,
@@ -23,6 +26,7 @@ from checking import (
     main,
     refusal,
 )
+from counting import Weather
 
 OPENAI: dict[str, Any] = {"api_base": f"{URL}/v1", "api_key": KEY, "max_retries": 0, "timeout": 120}
 ASKED: list[Any] = [{"role": "user", "content": QUESTION}]
@@ -142,11 +146,56 @@ def check_refusals_are_its_own_exceptions() -> None:
                 litellm.completion(**({"model": f"openai/{SMOL}", "stream": stream} | GREEDY | OPENAI | fields))
 
 
-def check_tools_are_refused_by_name() -> None:
-    tool = {"type": "function", "function": {"name": "count", "parameters": {"type": "object", "properties": {}}}}
-    with refusal(litellm.BadRequestError) as refused:
-        litellm.completion(model=f"openai/{SMOL}", tools=[tool], **GREEDY, **OPENAI)
-    assert "tools" in str(refused.error)
+ASKED_FOR_WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Oslo for 3 days, in degrees C?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": Weather.__doc__,
+        "parameters": Weather.model_json_schema(),
+    },
+}
+SERVERS: dict[str, dict[str, Any]] = {
+    f"openai/{CODER}": OPENAI,
+    f"anthropic/{CODER_OF_CLAUDE}": {"api_base": URL, "api_key": KEY, "timeout": 120},
+    f"ollama_chat/{CODER_TAGGED}": {"api_base": URL, "api_key": KEY, "timeout": 120},
+}
+
+
+def check_a_call_that_is_demanded_is_made_through_every_api_that_can_demand_one() -> None:
+    for model, server in SERVERS.items():
+        if model.startswith("ollama"):  # its API has no way to demand one
+            continue
+        asked: dict[str, Any] = {"messages": ASKED_FOR_WEATHER, "max_tokens": 64, "temperature": 0}
+        asked |= {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+        choice = litellm.completion(model=model, **asked, **server).choices[0]
+        assert choice.finish_reason == "tool_calls", model
+        (call,) = choice.message.tool_calls
+        assert call.function.name == "get_weather", model
+        Weather.model_validate_json(call.function.arguments, strict=True)
+        chunks = list(litellm.completion(model=model, stream=True, **asked, **server))
+        rebuilt: Any = litellm.stream_chunk_builder(chunks, messages=ASKED_FOR_WEATHER)
+        (streamed,) = rebuilt.choices[0].message.tool_calls
+        assert streamed.function.name == "get_weather", model
+        Weather.model_validate_json(streamed.function.arguments, strict=True)
+
+
+def check_a_reply_is_held_to_a_schema_through_every_api() -> None:
+    for model, server in SERVERS.items():
+        if model.startswith("anthropic"):  # it makes a tool of the schema, for names of models that it does not know
+            continue
+        reply = litellm.completion(
+            model=model,
+            messages=ASKED_FOR_WEATHER,
+            max_tokens=64,
+            temperature=1.5,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "weather", "strict": True, "schema": Weather.model_json_schema()},
+            },
+            **server,
+        )
+        Weather.model_validate_json(reply.choices[0].message.content, strict=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from checking import EXACT, KEY, QUESTION, SMOL, TAGGED, URL, main
+from checking import CODER, EXACT, KEY, QUESTION, SMOL, TAGGED, URL, main
 
 HOME = Path(os.environ["HOME"]) / "llm"
 MODELS = "\n".join(
@@ -18,6 +18,7 @@ MODELS = "\n".join(
         ("tagged", f'"{TAGGED}"', ""),
         ("unstreamed", EXACT, "  can_stream: false\n"),
         ("raw", SMOL, "  completion: true\n"),
+        ("coder", CODER, "  supports_schema: true\n  supports_tools: true\n"),
         ("absent", "smoll", ""),
     )
 )
@@ -72,6 +73,13 @@ def check_seed_and_stop_are_passed_on() -> None:
     stop = whole[len(whole) // 2 :][:3]
     until = said("-m", "smol", "-o", "temperature", "0", "-o", "max_tokens", "24", "-o", "stop", stop, QUESTION)
     assert until == whole[: whole.index(stop)].strip()
+
+
+def check_a_form_that_is_asked_for_is_kept_to() -> None:
+    told = said("-m", "coder", "--no-stream", "-o", "max_tokens", "64", "--schema", "legs int, tame bool", "A cow.")
+    animal = json.loads(told)
+    assert animal.keys() >= {"legs", "tame"}  # its schema allows more
+    assert (type(animal["legs"]), type(animal["tame"])) == (int, bool)
 
 
 def check_an_error_is_shown_in_our_words() -> None:

@@ -9,7 +9,23 @@ from typing import Any
 
 import httpx
 import ollama
-from checking import COLD_S, HASTY, KEY, MINI, NUM_DIMENSIONS, QUESTION, SLASHED, SMOL, TAGGED, TINY, URL, main, refusal
+from checking import (
+    CODER,
+    COLD_S,
+    HASTY,
+    KEY,
+    MINI,
+    NUM_DIMENSIONS,
+    QUESTION,
+    SLASHED,
+    SMOL,
+    TAGGED,
+    TINY,
+    URL,
+    main,
+    refusal,
+)
+from counting import Weather
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 client = ollama.Client(host=URL, headers=BEARER, timeout=120)
@@ -156,8 +172,8 @@ def check_refusals_are_its_own_exception() -> None:
         (400, "temperature", lambda: chat(options={"temperature": "hot"})),
         (400, "temperature", lambda: list(chat(options={"temperature": "hot"}, stream=True))),
         (400, "image", lambda: chat(messages=[{"role": "user", "content": "x", "images": ["AA=="]}])),
-        (400, "format", lambda: chat(format="json")),
-        (400, "tools", lambda: chat(tools=[TOOL])),
+        (400, "uniqueItems", lambda: chat(format={"type": "array", "uniqueItems": True})),
+        (400, "tools", lambda: client.chat(model=TINY, messages=ASKED, tools=[{"type": "function"}])),
         (400, "embed", lambda: chat(model=MINI)),
         (501, "models.yaml", lambda: client.copy("smol", "other")),
     ):
@@ -170,7 +186,49 @@ def check_refusals_are_its_own_exception() -> None:
     assert refused.error.status_code == 401
 
 
-TOOL: Any = {"type": "function", "function": {"name": "count", "parameters": {"type": "object", "properties": {}}}}
+def get_weather(city: str) -> str:
+    """Tell how warm it is in a city.
+
+    Args:
+        city: The name of the city.
+
+    """
+    return f"It is 3 degrees C in {city}."
+
+
+FOR_WEATHER: list[Any] = [{"role": "user", "content": "How warm is it in Oslo? Use the tool get_weather."}]
+
+
+def check_a_reply_is_held_to_the_form_that_was_asked_for() -> None:
+    schema = Weather.model_json_schema()
+    options = {"temperature": 1.5, "num_predict": 64}
+    for told in (
+        client.chat(model=CODER, messages=FOR_WEATHER, format=schema, options=options).message.content,
+        client.generate(model=CODER, prompt="The weather in Oslo", format=schema, options=options).response,
+    ):
+        Weather.model_validate_json(told or "", strict=True)
+    pieces = client.chat(model=CODER, messages=FOR_WEATHER, format=schema, options=options, stream=True)
+    Weather.model_validate_json("".join(piece.message.content or "" for piece in pieces), strict=True)
+
+
+def check_tools_are_called_and_told_what_came_of_it() -> None:
+    asked: dict[str, Any] = {"model": CODER, "tools": [get_weather], "options": {"temperature": 0, "num_predict": 64}}
+    reply = client.chat(messages=FOR_WEATHER, **asked)
+    for call in reply.message.tool_calls or ():  # whether it calls is the model's own choice
+        assert call.function.name == "get_weather"
+        assert isinstance(call.function.arguments["city"], str)
+    pieces = list(client.chat(messages=FOR_WEATHER, stream=True, **asked))
+    streamed = [call.function for piece in pieces for call in piece.message.tool_calls or ()]
+    assert streamed == [call.function for call in reply.message.tool_calls or ()]
+    call: Any = {"function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+    result = {"role": "tool", "tool_name": "get_weather", "content": get_weather("Oslo")}
+    conversation = [*FOR_WEATHER, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+    assert client.chat(messages=conversation, **asked | {"tools": []}).message.content
+
+
+def check_a_model_tells_whether_it_has_learnt_to_call_tools() -> None:
+    assert "tools" in (client.show(CODER).capabilities or ())
+    assert "tools" not in (client.show(TINY).capabilities or ())
 
 
 async def check_async_streams_too() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import openai
 from checking import EXACT, GPT, KEY, QUESTION, SLASHED, SMOL, TAGGED, TINY, URL, main, refusal
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel
 from typed import strictly
 
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
@@ -214,16 +213,9 @@ def check_a_dumped_reply_can_be_sent_back() -> None:
 
 
 def check_what_cannot_be_honoured_is_refused_by_name() -> None:
-    class Animal(BaseModel):
-        name: str
-
     with refusal(openai.BadRequestError) as refused:
-        client.chat.completions.parse(model=SMOL, messages=ASKED, response_format=Animal)
-    assert (refused.error.code, refused.error.param) == ("unsupported_parameter", "response_format")
-    tool: Any = {"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}
-    with refusal(openai.BadRequestError) as refused:
-        ask(tools=[tool])
-    assert (refused.error.code, refused.error.param) == ("unsupported_parameter", "tools")
+        ask(web_search_options={})
+    assert (refused.error.code, refused.error.param) == ("unsupported_parameter", "web_search_options")
     picture: Any = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
     with refusal(openai.BadRequestError) as refused:
         ask(messages=[{"role": "user", "content": picture}])

@@ -175,11 +175,10 @@ def check_log_probabilities_are_told_when_asked() -> None:
 
 
 def check_what_cannot_be_honoured_is_refused_by_name() -> None:
-    tool: Any = {"type": "function", "name": "count", "parameters": {"type": "object"}, "strict": False}
     for fields, param in (
-        ({"tools": [tool]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "nothing"}}}}, "text"),
         ({"temperature": -3}, "temperature"),
         ({"input": []}, "input"),
     ):

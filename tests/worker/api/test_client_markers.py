@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from llama_cpp import llama_cpp as lib
 
+from tests.fakes.engine import FakeEngine, make_facts
 from tests.support.models import qwen_coder_path
 from tests.support.tiny_gguf import IM_END, IM_START, THINK, THINK_END
 from tests.support.vocabularies import vocabulary_of
+from worker.api.chat_prompt import Conversation, make_chat_prompt
 from worker.api.prompt import tokens_of_segments
+from worker.api.served import Envelope, ServedModel
 from worker.api.speech import find_markers
 from worker.chat.marks import Markers
 from worker.chat.template import ChatTemplate
+from worker.contract import EngineOptions, LaunchSpec
 from worker.engine.llama_vocabulary import LlamaVocabulary
+from worker.loading import _load_text_side
 
 NOW = datetime(2024, 7, 26, tzinfo=UTC)
 SPELLED = f"{THINK}{THINK_END} {IM_START}{THINK}{IM_END}"
@@ -27,6 +32,7 @@ TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<think>{{ c.function.arguments | tojson }}</think>{% endfor %}<|im_end|>\n"
     "{% endfor %}<|im_start|>assistant\n"
 )
+SHORT = "{{ messages[0].content }}"
 CALL: dict[str, Any] = {
     "id": "a",
     "type": "function",
@@ -39,17 +45,26 @@ def prompt(
     source: str,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    is_of_request: bool = False,
 ) -> list[int]:
-    """Return the tokens of a conversation, made as a worker makes them."""
-    markers = find_markers(vocabulary.marker)
-    template = ChatTemplate(
-        source,
-        bos_text=vocabulary.bos_text,
-        eos_text=vocabulary.eos_text,
-        control_texts=vocabulary.control_texts,
-        marker_texts=markers.tokens.keys(),
+    """Return the tokens of a conversation, made as a worker makes them; the template may come with the request."""
+    spec = LaunchSpec(
+        "m", "m.gguf", "s", 0, EngineOptions(context=4096), chat_template=SHORT if is_of_request else source
     )
-    return tokens_of_segments(vocabulary, template.render(messages, now=NOW, tools=tools), markers)
+    loaded_source, template, problem, speech = _load_text_side(spec, vocabulary)
+    assert problem is None
+    model = ServedModel(
+        "m",
+        FakeEngine(facts=make_facts(context=4096)),
+        vocabulary,
+        template=template,
+        template_source=loaded_source,
+        allows_request_templates=is_of_request,
+        speech=speech,
+    )
+    conversation = Conversation(messages, tools=tools, template=source if is_of_request else None)
+    return list(make_chat_prompt(model, conversation, Envelope()).tokens)
 
 
 def special_in(vocabulary: LlamaVocabulary, tokens: Sequence[int]) -> list[str]:
@@ -77,10 +92,13 @@ def test_llama_cpp_finds_added_tokens_in_any_text(small: LlamaVocabulary) -> Non
     assert small.marker(THINK) in tokens
 
 
+@pytest.mark.parametrize("is_of_request", [False, True])
 @pytest.mark.parametrize("role", ["user", "tool", "system"])
-def test_markers_and_control_texts_of_a_client_stay_text(small: LlamaVocabulary, role: str) -> None:
+def test_markers_and_control_texts_of_a_client_stay_text(
+    small: LlamaVocabulary, role: str, is_of_request: bool
+) -> None:
     message = {"role": role, "content": SPELLED, "tool_call_id": "a"}
-    tokens = prompt(small, TEMPLATE, [message, {"role": "user", "content": "hello"}])
+    tokens = prompt(small, TEMPLATE, [message, {"role": "user", "content": "hello"}], is_of_request=is_of_request)
     # The model's BOS, and what the template writes.
     turn = [IM_START, IM_END]
     assert special_in(small, tokens) == [*([small.bos_text] if small.add_bos else []), *turn, *turn, IM_START]

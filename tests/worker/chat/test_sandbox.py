@@ -257,6 +257,7 @@ BOMBS = {
     "searches in ranges": "{% for i in range(9999) %}{% set x = 'a' in range(99999) %}{% endfor %}",
     "splits": LONG + "{% for i in range(9999) %}{% set x = s.split('a') %}{% endfor %}",
     "titles": LONG + "{% for i in range(9999) %}{% set x = s | title %}{% endfor %}",
+    "a list that grows while it is walked": "{% set a = [1] %}{% for x in a %}{% set _ = a.append(x) %}{% endfor %}",
     "deep value": growing("{% set ns.s = [[[ns.s]]] %}") + "{{ ns.s }}",
 }
 
@@ -339,6 +340,11 @@ def test_thousand_turns_are_far_from_the_limits() -> None:
     guard = Guard(ControlTexts([]), [])
     messages = guard.wrap([{"role": "user", "content": "word " * 400}] * 1000)
     assert len(SandboxedTemplate(source).render({"messages": messages}, guard, Budget(60_000_000))) > 1_900_000
+
+
+def test_a_list_may_be_put_together_of_thousands_of_entries() -> None:
+    source = "{% set a = [] %}{% for i in range(20000) %}{% set _ = a.append(i) %}{% endfor %}{{ a | length }}"
+    assert render(source, 60_000_000) == "20000"
 
 
 def test_rendering_leaves_no_state_behind() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
-from worker.chat.tool_turns import Turn, one_by_one, said_apart, with_short_ids, with_tools_in_system
+from worker.chat.tool_turns import Turn, one_by_one, said_apart, with_ids, with_short_ids, with_tools_in_system
 
 USER: Turn = {"role": "user", "content": "x"}
 
@@ -75,3 +76,21 @@ def test_tools_stand_in_the_first_turn_of_the_system() -> None:
     system = {"role": "system", "content": "Be brief."}
     assert with_tools_in_system([system, USER], tools) == [system | {"tools": told}, USER]
     assert with_tools_in_system([USER], tools) == [{"role": "system", "content": "", "tools": told}, USER]
+
+
+def test_tens_of_thousands_of_calls_in_a_turn_are_arranged_at_once() -> None:
+    ids = [f"c{number}" for number in range(30_000)]
+    given = [calling(*ids), *(answer(id_) for id_ in reversed(ids))]
+    started = process_time()
+    arranged = one_by_one(with_ids(given))
+    assert process_time() - started < 3.0
+    assert arranged[-2:] == [calling(ids[-1]), answer(ids[-1])]
+
+
+def test_calls_and_answers_without_ids_get_as_many_as_there_are() -> None:
+    num = 100_001
+    nameless = {"role": "tool", "content": "y"}
+    calls = [{"type": "function", "function": {"name": "f", "arguments": {}}}] * num
+    given = with_ids([{"role": "assistant", "content": None, "tool_calls": calls}, *[nameless] * num])
+    assert [one["id"] for one in given[0]["tool_calls"]] == [turn["tool_call_id"] for turn in given[1:]]
+    assert len({turn["tool_call_id"] for turn in given[1:]}) == num

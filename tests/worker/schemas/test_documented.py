@@ -15,9 +15,9 @@ from worker.schemas.expansion import (
     PER_OPTIONAL,
 )
 from worker.schemas.keywords import keyword_table
-from worker.schemas.patterns import MAX_REPEATS
 from worker.schemas.prepare import MAX_BYTES, MAX_NESTING
 from worker.schemas.problems import MAX_TRIES
+from worker.schemas.repetitions import MAX_REPEATS
 from worker.schemas.validation import MAX_KEYWORDS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "structured-output.md"

@@ -7,8 +7,9 @@ from time import process_time
 import pytest
 
 from bench.grammar_driver import takes
-from worker.schemas.patterns import MAX_REPEATS, matches, quoted_names, translate
+from worker.schemas.patterns import matches, quoted_names, translate
 from worker.schemas.prepare import prepare_schema
+from worker.schemas.repetitions import MAX_REPEATS
 
 TAKEN = [
     (r"^\d+$", '"12"', '"١"'),

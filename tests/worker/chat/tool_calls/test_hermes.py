@@ -56,6 +56,11 @@ VECTORS = (
         [("text", 'Write <tool_call>{"name": "now"}</tool_call> please.'), ("call", "now", "{}")],
         only="tokens",
     ),
+    Vector("a brace too many", CALL.replace("}}", "}}}"), [MEANS]),
+    Vector("a brace too few", f"{CALL.replace('}}', '}')} Done.", [MEANS, ("text", "Done.")]),
+    Vector(
+        "cut in the tag behind a call", CALL.replace("«</tool_call>»", "</tool"), [MEANS], is_cut=True, only="plain"
+    ),
     Vector(
         "a cut call stays cut",
         '«<tool_call>»{"name": "now", "arguments": {"a": "b',

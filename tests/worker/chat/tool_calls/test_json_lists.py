@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.answer_vectors import Vector, check_vector
-from tests.support.grammar_checks import ONE, check_accepted, check_refused, check_walks
+from tests.support.grammar_checks import ONE, check_accepted, check_refused, check_walks, free_grammars
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.json_lists import Functools, Granite3, JsonList, Nemotron2, Phi4Mini, ToolCallsList
 
@@ -101,4 +101,11 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls(family: JsonList
 
 @pytest.mark.parametrize("family", [Granite3(), Phi4Mini(), Functools(), ToolCallsList(), Nemotron2()])
 def test_what_the_grammar_allows_is_read_as_calls(family: JsonList) -> None:
-    check_walks(family, phrases=[f"{trigger}[{NOW}]" for trigger in family.triggers])
+    check_walks(family, phrases=[f"{trigger.removesuffix('[')}[{NOW}]" for trigger in family.triggers])
+
+
+@pytest.mark.parametrize("family", [Phi4Mini(), Functools()])
+def test_an_answer_may_speak_of_a_module_that_is_called_like_the_word_in_front_of_calls(family: JsonList) -> None:
+    text = "import functools\n\n@functools.cache\ndef now(): ..."
+    assert [grammar.refused_at(text) for grammar in free_grammars(family)] == ["", ""]
+    check_vector(family, Vector("Python", text, [("text", text)]))

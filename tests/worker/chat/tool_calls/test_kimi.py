@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
-from tests.support.answer_vectors import Vector, check_vector
+from tests.support.answer_vectors import Vector, check_vector, parts_of, read
 from tests.support.grammar_checks import ONE, check_accepted, check_refused, check_walks
+from worker.chat.answer_reader import AnswerForm
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.kimi import KimiK2
+from worker.chat.tool_calls.scanner import MAX_COLLECTED
 
 OPEN, CLOSE = "«<|tool_calls_section_begin|>»", "«<|tool_calls_section_end|>»"
 ARGUMENTS = '{"city": "Paris", "days": 2}'
@@ -89,6 +93,14 @@ def test_grammar_takes_what_the_model_writes_and_no_other_calls() -> None:
 
 def test_what_the_grammar_allows_is_read_as_calls() -> None:
     check_walks(KimiK2(), phrases=[OPEN, CLOSE, "0", written("functions.now:0")])
+
+
+def test_an_id_of_any_length_is_read_at_once() -> None:
+    started = process_time()
+    said = f"x{' ' * (MAX_COLLECTED - 10)}x"
+    output = f"<|tool_calls_section_begin|><|tool_call_begin|>{said}<|tool_call_argument_begin|>"
+    assert parts_of(read(AnswerForm(family=KimiK2(), tools=ONE), [output])) == [("text", output)]
+    assert process_time() - started < 2.0
 
 
 def test_ids_of_calls_have_the_form_that_the_model_knows() -> None:

@@ -56,9 +56,30 @@ def test_choices_of_strings_are_held_to_and_those_of_other_values_too() -> None:
     assert not grammar.accepts("(<c*>l</>)")
 
 
+def test_choices_are_held_to_behind_references_and_beside_null() -> None:
+    color = {"enum": ["red", "blue"]}
+    properties = {
+        "a": {"$ref": "#/$defs/color"},
+        "b": {"anyOf": [{"$ref": "#/$defs/color"}, {"type": "null"}]},
+        "c": {"enum": ["x", 2, None]},
+        "d": {"anyOf": [{"$ref": "#/$defs/color"}, {"type": "string"}]},
+    }
+    grammar = grammar_of({"$defs": {"color": color}, "properties": properties})
+    assert grammar.accepts("(<a*>blue</><b*>null</><c*>2</><d*>green</>)")
+    assert grammar.accepts("(<b*>red</><c*>null</>)")
+    for refused in ("(<a*>green</>)", "(<a*>null</>)", "(<b*>green</>)", "(<c*>y</>)"):
+        assert not grammar.accepts(refused)
+
+
 def test_what_may_be_a_string_is_any_text() -> None:
     grammar = grammar_of(
-        {"properties": {"a": {"type": ["string", "null"]}, "b": {}, "c": {"anyOf": [{"enum": ["x"]}]}}}
+        {
+            "properties": {
+                "a": {"type": ["string", "null"]},
+                "b": {},
+                "c": {"anyOf": [{"enum": ["x"]}, {"type": "string"}]},
+            }
+        }
     )
     assert grammar.accepts("(<a*>\nnull < </ </><b*>[1</><c*>y</>)")
 
