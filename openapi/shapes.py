@@ -239,6 +239,9 @@ _PROPS_OF_MODEL: Schema = {
         "model_alias": _said(TEXT, "Its name."),
         "default_generation_settings": _said(ANY_OBJECT, "`params` where a request says nothing, and `n_ctx`."),
         "total_slots": _said(_INTEGER, "Requests that are computed at the same time."),
+        "chat_template_caps": _said(
+            any_of(ANY_OBJECT, NULL), "What the chat template can show, such as `supports_tools`; null = not known yet."
+        ),
         "chat_template": _said(any_of(TEXT, NULL), "Null before its file is here."),
         "is_sleeping": _said(_BOOLEAN, "It is not loaded."),
     },

@@ -49,7 +49,7 @@ from worker.api.tokens import (
     read_tokenize,
 )
 from worker.api.usage import Totals
-from worker.contract import FRAMES_CONTENT_TYPE, Header
+from worker.contract import FRAMES_CONTENT_TYPE, Header, default_max_leases
 from worker.errors import RequestError, UnforeseenFault
 
 AnyJob = Job | PooledJob | ReadyJob
@@ -63,9 +63,9 @@ UNLIMITED_BYTES = 2**40
 """Bodies are bounded by the router, the only client."""
 KEEP_CONNECTIONS_S = 24 * 3600.0
 """The router pools its connections: one that closes while a request is on its way would fail that request."""
-NUM_READERS = 32
-"""Requests that are read at a time: most of them take a moment, but some wait until a grammar is compiled, and nobody
-else may wait for those."""
+MIN_READERS = 32
+"""Requests that are read at a time, and never fewer than there may be: most of them take a moment, but some wait until
+a grammar is compiled, and nobody else may wait for those."""
 LAST_WORDS_S = 1.0
 """How long replies may take to end when the process does."""
 
@@ -108,7 +108,8 @@ ROUTES = (
 def make_app(model: ServedModel, gate: Gate) -> web.Application:
     """Return the application; `make_runner` knows how to run it."""
     app = web.Application(client_max_size=UNLIMITED_BYTES)
-    readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="read")
+    num_readers = max(MIN_READERS, default_max_leases(model.engine.facts.slots))
+    readers = ThreadPoolExecutor(num_readers, thread_name_prefix="read")
     for route in ROUTES:
         app.router.add_post(route.path, _answering(model, gate, route, readers))
 

@@ -17,7 +17,6 @@ from worker.chat.tool_calls.tools import Demand, Tools
 
 REQUIRED = Tools(TOOLS.offered, Demand.REQUIRED)
 ONE = Tools(TOOLS.offered, Demand.REQUIRED, is_parallel=False)
-_NUM_WALKS = 12
 
 
 def required_grammars(family: Family, tools: Tools = REQUIRED) -> Iterator[Grammar]:
@@ -48,11 +47,14 @@ def check_refused(family: Family, outputs: Sequence[str], *, tools: Tools = REQU
             assert grammar.refused_at(output), f"{output!r} is accepted"
 
 
-def check_walks(family: Family, *, phrases: Sequence[str] = (), has_thoughts: bool = False) -> None:
-    """Whatever the grammars allow is read as calls that their tools take, and demanded calls are alone."""
+def check_walks(family: Family, *, num_walks: int, phrases: Sequence[str] = (), has_thoughts: bool = False) -> None:
+    """Whatever the grammars allow is read as calls that their tools take, and demanded calls are alone.
+
+    Random outputs show it, so many of each grammar.
+    """
     for tools in (REQUIRED, ONE):
         for grammar in required_grammars(family, tools):
-            for seed in range(_NUM_WALKS):
+            for seed in range(num_walks):
                 parts = _parts(family, tools, grammar.markers, grammar.walk(seed, phrases=phrases))
                 calls = [part for part in parts if part[0] == "call"]
                 assert calls
@@ -60,7 +62,7 @@ def check_walks(family: Family, *, phrases: Sequence[str] = (), has_thoughts: bo
                 assert has_thoughts or len(calls) == len(parts), parts
                 assert all(part[0] != "text" for part in parts), parts
     for grammar in free_grammars(family):
-        for seed in range(_NUM_WALKS):
+        for seed in range(num_walks):
             _parts(family, TOOLS, grammar.markers, grammar.walk(seed, phrases=phrases))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 
-from tests.fakes.engine import FakeEngine, FakeVocabulary, Script
+from tests.fakes.engine import FakeEngine, FakeVocabulary, Script, make_facts
 from tests.support.worker_client import serve
-from worker.contract import FrameDecoder, FrameType, Header
+from worker.contract import FrameDecoder, FrameType, Header, default_max_leases
 from worker.engine.request import FinishReason
 
 ROUTES = ["/v1/chat/completions", "/v1/completions"]
@@ -174,6 +175,21 @@ async def test_a_client_that_leaves_does_not_disturb_others() -> None:
         assert engine.aborted == [2]
         engine.step({1: b"ok"}, finish=FinishReason.STOP)
         assert (await staying).json["choices"][0]["text"] == "ok"
+
+
+async def test_as_many_requests_are_read_at_a_time_as_a_worker_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(facts=make_facts(slots=40), answers=[Script([b"ok"])])
+    num_requests = default_max_leases(40)
+    all_are_here = threading.Barrier(num_requests)
+
+    def read_together(*_: object, **__: object) -> list[int]:
+        all_are_here.wait(30)
+        return [1]
+
+    monkeypatch.setattr(FakeVocabulary, "tokenize", read_together)
+    async with serve(engine) as worker:
+        replies = await asyncio.gather(*(worker.complete("x") for _ in range(num_requests)))
+    assert [reply.status for reply in replies] == [200] * num_requests
 
 
 async def test_a_connection_serves_many_requests() -> None:

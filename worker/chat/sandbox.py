@@ -62,6 +62,8 @@ _READABLE: tuple[tuple[type, frozenset[str]], ...] = (
 )
 """Attributes of values that a template may read."""
 _SCALARS = (str, int, float, type(None))
+_COMPARING = frozenset({"count", "index"})
+"""Methods of lists that compare with every entry."""
 _OPEN = (Namespace, LoopContext, Macro, Cycler, TemplateReference, BlockReference)
 """Jinja's own objects: every public attribute may be read. Of anything else, none."""
 
@@ -133,7 +135,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         context.budget.walk(args, kwargs)
         if isinstance(owner, list) and obj.__name__ == "append" and not all(isinstance(one, _SCALARS) for one in args):
             raise TypeError("only texts and numbers can be appended: a list could become a part of itself")
-        if isinstance(owner, list | tuple):  # to count or to find compares with every entry
+        if isinstance(owner, list | tuple) and obj.__name__ in _COMPARING:
             context.budget.walk(owner)
         return super().call(context, obj, *args, **kwargs)
 

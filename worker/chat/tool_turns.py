@@ -5,7 +5,9 @@ Templates differ in which arrangements they take. Must not know templates.
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,18 +18,18 @@ Turn = dict[str, Any]
 def with_ids(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with an id for each call and each answer that has none; answers without one come in order."""
     taken = {call.get("id") for turn in turns for call in turn.get("tool_calls", ())}
-    fresh = (id_ for number in range(1, 100_000) if (id_ := short_id(number)) not in taken)
-    waiting: list[str] = []
+    fresh = (id_ for number in itertools.count(1) if (id_ := short_id(number)) not in taken)
+    # In order, and yet taken out anywhere at once: there may be tens of thousands.
+    waiting: OrderedDict[str, None] = OrderedDict()
     found = []
     for turn in turns:
         if "tool_calls" in turn:
             calls = [call if call.get("id") else {**call, "id": next(fresh)} for call in turn["tool_calls"]]
-            waiting = [call["id"] for call in calls]
+            waiting = OrderedDict.fromkeys(call["id"] for call in calls)
             found.append({**turn, "tool_calls": calls})
         elif turn["role"] == "tool":
-            id_ = turn.get("tool_call_id") or (waiting[0] if waiting else next(fresh))
-            if id_ in waiting:
-                waiting.remove(id_)
+            id_ = turn.get("tool_call_id") or (next(iter(waiting)) if waiting else next(fresh))
+            waiting.pop(id_, None)
             found.append({**turn, "tool_call_id": id_})
         else:
             found.append(turn)
@@ -66,13 +68,13 @@ def one_by_one(turns: Sequence[Turn]) -> list[Turn]:
         if len(calls) < 2:
             found += [calling, *answers]
             continue
-        left = list(answers)
+        by_id: dict[Any, list[Turn]] = {}
+        for answer in answers:
+            by_id.setdefault(answer.get("tool_call_id"), []).append(answer)
         for place, call in enumerate(calls):
             found.append({**calling, "tool_calls": [call]} if place == 0 else _calling(call))
-            own = [answer for answer in left if answer.get("tool_call_id") == call.get("id")]
-            left = [answer for answer in left if answer not in own]
-            found += own
-        found += left
+            found += by_id.pop(call.get("id"), [])
+        found += (answer for answer in answers if answer.get("tool_call_id") in by_id)
     return found
 
 

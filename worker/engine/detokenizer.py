@@ -58,11 +58,12 @@ class TextStream:
                 out.append(self._release(text))
         return "".join(out)
 
-    def flush(self) -> str:
-        """Return what was held back; at the end of the answer. An unfinished character becomes one U+FFFD."""
+    def flush(self, *, drops_unfinished: bool = False) -> str:
+        """Return what was held back; at the end of the answer. An unfinished character is one U+FFFD, or is dropped."""
         if self.is_stopped:
             return ""
-        text = self._held + self._decoder.decode(b"", final=True)
+        rest = self._decoder.decode(b"", final=True)
+        text = self._held if drops_unfinished else self._held + rest
         self._held = ""
         return text
 

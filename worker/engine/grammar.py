@@ -24,8 +24,8 @@ from worker.engine.constraint import Allowed, ConstraintFailed
 from worker.engine.grammar_trial import Trials
 from worker.engine.vocabulary import Vocabulary
 
-MAX_KEPT = 64
-"""Compiled grammars that are kept; each takes from some kilobytes to a few megabytes."""
+MAX_KEPT = 32
+"""Compiled grammars that are kept; each takes some kilobytes to a few megabytes, and at most what `LIMITS` says."""
 MAX_GRAMMAR_CHARS = 1024 * 1024
 
 LIMITS: Final[Mapping[str, Any]] = {
@@ -33,12 +33,13 @@ LIMITS: Final[Mapping[str, Any]] = {
     "initial_lexer_fuel": 2_000_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 30_000,
-    "max_lexer_states": 20_000,
+    "max_lexer_states": 60_000,
     "max_grammar_size": 500_000,
     "verbose_errors": False,
 }
 """What the library bounds, in its own measures: at their worst, compiling takes a second and a step 150 ms. A state
-takes up to 2 KB."""
+takes about 1 KB; a text that is long by its schema needs about nine for each character, and they add up over all
+answers of a grammar."""
 STEP_S = 0.005
 BURST_S = 0.25
 """What the work for a token may take of a processor in the long run, and how far it may be overdrawn: no limit of the
@@ -55,19 +56,35 @@ class GrammarRefused(ValueError):
     """The text is no grammar, or one that costs too much. The message says why."""
 
 
+class _TooManyStates(ConstraintFailed):
+    """What the grammar's texts look like in detail takes more memory than it may."""
+
+
 class Matcher:
     """A `Constraint`: one answer that follows a grammar."""
 
-    def __init__(self, matcher: LLMatcher, num_vocab: int, on_failure: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        num_vocab: int,
+        on_failure: Callable[[], None] = lambda: None,
+        make_own: Callable[[], LLMatcher] | None = None,
+    ) -> None:
         self._matcher = matcher
         self._num_vocab = num_vocab
         self._on_failure = on_failure
+        self._make_own = make_own
+        """Makes one that shares nothing with other answers; None = this is one, or cannot be had."""
+        self._taken: list[int] = []
         self._mask = np.zeros((num_vocab + 31) // 32, dtype=np.int32)
         self._credit_s = BURST_S
         """Time of a processor that this answer may still take."""
 
     def allowed(self, drafts: Sequence[int]) -> list[Allowed]:
         """Return what may come next and behind each of `drafts`."""
+        return self._or_anew(self._allowed_behind, drafts)
+
+    def _allowed_behind(self, drafts: Sequence[int]) -> list[Allowed]:
         masks: list[Allowed] = [self._allowed_now()]
         num_taken = 0
         for draft in drafts:
@@ -76,7 +93,7 @@ class Matcher:
             num_taken += 1
             masks.append(self._allowed_now())
         if num_taken:
-            self.rollback(num_taken)
+            self._do(self._matcher.rollback, num_taken)
         return masks
 
     def _allowed_now(self) -> Allowed:
@@ -87,25 +104,38 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """The answer goes on with `token`."""
-        if not self._do(self._matcher.consume_token, token):
+        if not self._or_anew(lambda: self._do(self._matcher.consume_token, token)):
             raise ConstraintFailed("the model wrote what the grammar does not allow")
+        self._taken.append(token)
 
     def rollback(self, num_tokens: int) -> None:
         """The last so many tokens are no part of the answer."""
-        self._do(self._matcher.rollback, num_tokens)
+        self._or_anew(lambda: self._do(self._matcher.rollback, num_tokens))
+        del self._taken[len(self._taken) - num_tokens :]
 
     def forced(self, most: int) -> Sequence[int]:
         """Return the usual tokens of the text that must come next."""
-        return self._do(self._matcher.compute_ff_tokens)[:most]
+        return self._or_anew(lambda: self._do(self._matcher.compute_ff_tokens))[:most]
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of `tokens` may come one after another."""
-        return self._do(self._matcher.validate_tokens, list(tokens))
+        return self._or_anew(lambda: self._do(self._matcher.validate_tokens, list(tokens)))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing but the end may come."""
         return _without_panic(self._matcher.is_stopped)
+
+    def _or_anew(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the work; where all answers of this grammar together have used up its states, with states of its own."""
+        try:
+            return work(*args, **kwargs)
+        except _TooManyStates:
+            if self._make_own is None:
+                raise
+            self._matcher, self._make_own = self._make_own(), None
+            _without_panic(self._matcher.consume_tokens, self._taken)
+            return work(*args, **kwargs)
 
     def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a part of the work. Raises: ConstraintFailed when it has failed, or has taken too long altogether."""
@@ -114,7 +144,9 @@ class Matcher:
         self._credit_s -= time.thread_time() - begun_s
         if self._matcher.is_error():
             self._on_failure()
-            raise ConstraintFailed(f"the grammar of this answer cannot be followed: {_told(self._matcher.get_error())}")
+            error = self._matcher.get_error()
+            kind = _TooManyStates if "too many states" in error else ConstraintFailed
+            raise kind(f"the grammar of this answer cannot be followed: {_told(error)}")
         if self._credit_s < 0.0:
             self._on_failure()
             raise ConstraintFailed("its grammar takes too much time for each token; ask for a simpler one")
@@ -124,14 +156,21 @@ class Matcher:
 class CompiledGrammar:
     """A grammar that answers can follow."""
 
-    def __init__(self, matcher: LLMatcher, num_vocab: int, on_failure: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        num_vocab: int,
+        on_failure: Callable[[], None] = lambda: None,
+        make_own: Callable[[], LLMatcher] | None = None,
+    ) -> None:
         self._matcher = matcher
         self._num_vocab = num_vocab
         self._on_failure = on_failure
+        self._make_own = make_own
 
     def start(self) -> Matcher:
         """Return the constraint of a new answer."""
-        return Matcher(_without_panic(self._matcher.deep_copy), self._num_vocab, self._on_failure)
+        return Matcher(_without_panic(self._matcher.deep_copy), self._num_vocab, self._on_failure, self._make_own)
 
 
 _TRIALS: Final = Trials()
@@ -173,17 +212,21 @@ class Grammars:
                 return kept
         self._try_out(grammar)
         try:
-            matcher = _without_panic(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+            matcher = self._make(grammar)
         except ConstraintFailed as problem:
             raise GrammarRefused(str(problem)) from None
         if matcher.is_error():
             raise GrammarRefused(_told(matcher.get_error()))
-        compiled = CompiledGrammar(matcher, self._vocabulary.num_vocab, partial(self._forget, grammar))
+        forget, make_own = partial(self._forget, grammar), partial(self._make, grammar)
+        compiled = CompiledGrammar(matcher, self._vocabulary.num_vocab, forget, make_own)
         with self._lock:
             self._kept[grammar] = compiled
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
         return compiled
+
+    def _make(self, grammar: str) -> LLMatcher:
+        return _without_panic(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
 
     def _forget(self, grammar: str) -> None:
         """It has failed an answer, and what the library keeps of such a one is large."""
@@ -202,12 +245,13 @@ class Grammars:
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         """The vocabulary as the library wants it. Made once for those who need it: 0.1 s and 16 MB for 49 thousand
-        tokens, 0.4 s and 50 MB for 152 thousand, in which no other thread can run.
+        tokens, 0.4 s and 50 MB for 152 thousand. No other thread can run in it, but all can between its two parts.
 
         Without the library's "slices" it would take half of that, and each mask within a string twenty times as long.
         """
         tokens = _Tokens(self._vocabulary, self._special)
-        return LLTokenizer(tokens, eos_token=sorted(self._vocabulary.eog))
+        plain = LLTokenizer(tokens, eos_token=sorted(self._vocabulary.eog), slices=[])
+        return plain.with_slices(LLTokenizer.general_slices())
 
 
 def _compiler() -> ThreadPoolExecutor:

@@ -1,7 +1,7 @@
 """Tries out grammars in a process of its own, which may crash or be ended: a few lines can keep llguidance busy for
 hours, or nest so deeply that its stack overflows and takes the process along.
 
-One process for all, started by the first grammar; it ends when it is idle or its parent has gone. Its other side is
+One process for all, started by the first grammar, and ended when it is idle; it goes with its parent. Its other side is
 `python -P -m worker.engine.grammar_trial`, which reads grammars and writes what is wrong with each, as lines of
 JSON. Must not know how grammars come about.
 """
@@ -16,7 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -35,6 +37,8 @@ _ALLOWED = bytes([200])
 
 TOO_COSTLY = "it is too complex: compiling it and its first steps take more than a second"
 TOO_DEEP = "it is too complex: its rules or expressions are nested too deeply"
+PANIC = "panic"
+"""As the library itself says it where it can."""
 
 
 class Trials:
@@ -43,6 +47,7 @@ class Trials:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._idle: threading.Timer | None = None
 
     def problem_of(self, grammar: str, special: Sequence[int], num_vocab: int, limits: Mapping[str, Any]) -> str | None:
         """Return why the grammar cannot be used; None if nothing speaks against it.
@@ -51,25 +56,37 @@ class Trials:
         """
         question = json.dumps([grammar, list(special), num_vocab, limits]).encode() + b"\n"
         with self._lock:
-            answer, exit_code = self._ask(question)
-            if answer is None and exit_code == 0:  # it had just gone because it was idle
-                answer, exit_code = self._ask(question)
-        if answer is not None:
-            return None if answer is True else str(answer)
-        return TOO_DEEP if exit_code in _CRASHES else TOO_COSTLY
+            if self._idle is not None:
+                self._idle.cancel()
+            try:
+                answer = self._ask(question)
+                if isinstance(answer, _Ended):  # by somebody else, such as a signal to all of a worker's processes
+                    answer = self._ask(question)
+            finally:
+                self._idle = threading.Timer(IDLE_S, self.close)
+                self._idle.daemon = True
+                self._idle.start()
+        if isinstance(answer, _Ended):
+            raise OSError(f"it has ended with the code {answer.exit_code}")
+        return answer
 
     def close(self) -> None:
-        """End the process."""
+        """The process has ended; the next grammar starts another one."""
         with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
             if self._process is not None:
                 self._process.kill()
                 _ended(self._process)
                 self._process = None
 
-    def _ask(self, question: bytes) -> tuple[object, int]:
-        """Return the answer, or None and what the process has ended with."""
+    def _ask(self, question: bytes) -> str | _Ended | None:
+        """Return the answer of the process, or what its end tells; `_Ended` where that tells nothing."""
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is not None and process.poll() is not None:
+            _ended(process)
+            process = None
+        if process is None:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "worker.engine.grammar_trial"],
                 stdin=subprocess.PIPE,
@@ -78,6 +95,7 @@ class Trials:
             )
         assert process.stdin is not None
         assert process.stdout is not None
+        asked_s = time.monotonic()
         end = threading.Timer(WAIT_S, process.kill)
         end.start()
         try:
@@ -88,11 +106,29 @@ class Trials:
         finally:
             end.cancel()
         if line.endswith(b"\n"):
-            return json.loads(line), 0
+            answer = json.loads(line)
+            return None if answer is True else str(answer)
         self._process = None
-        return None, _ended(process)
+        exit_code = _ended(process)
+        if exit_code in _CRASHES:
+            return TOO_DEEP
+        if exit_code == _FAULT:
+            return PANIC
+        if exit_code in _OUT_OF_TIME or time.monotonic() - asked_s >= WAIT_S:
+            return TOO_COSTLY
+        return _Ended(exit_code)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The process has ended, and not because of the grammar."""
+
+    exit_code: int
+
+
+_FAULT = 70
+"""Exit code where the library has found a fault in itself."""
+_OUT_OF_TIME = frozenset({-int(signal.SIGPROF)} if hasattr(signal, "SIGPROF") else ())
 _CRASHES = frozenset(
     {-int(signal.SIGSEGV), -int(signal.SIGABRT), -int(getattr(signal, "SIGBUS", 0)), 0xC00000FD, 0xC0000005}
 )
@@ -152,11 +188,7 @@ def _serve(asked: IO[bytes], answers: IO[bytes]) -> None:
     tokenizer: LLTokenizer | None = None
     made_for: object = None
     while True:
-        idle = threading.Timer(IDLE_S, os._exit, [0])
-        idle.daemon = True
-        idle.start()
         line = asked.readline()
-        idle.cancel()
         if not line:
             return
         grammar, special, num_vocab, limits = json.loads(line)
@@ -182,12 +214,13 @@ def _limited() -> Iterator[None]:
 
 
 def main() -> None:
-    """The parent has gone, or has asked nothing for long."""
-    with contextlib.suppress(OSError, AttributeError):
+    """The parent has gone."""
+    if hasattr(os, "nice"):
         os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not end up in an answer
     threading.stack_size(STACK_BYTES)
+    threading.excepthook = lambda _: os._exit(_FAULT)
     thread = threading.Thread(target=_serve, args=(sys.stdin.buffer, answers))
     thread.start()
     thread.join()

@@ -61,6 +61,13 @@ def test_character_that_is_never_finished_ends_as_one_replacement() -> None:
     assert stream.flush() == ""
 
 
+def test_character_that_is_never_finished_may_be_dropped() -> None:
+    stream = stream_of("a", "🦙".encode()[:3], stop=["ab"])
+    assert push_all(stream, 2) == ["", ""]
+    assert stream.flush(drops_unfinished=True) == "a"
+    assert stream.flush() == ""
+
+
 @pytest.mark.parametrize("broken", [b"\xff", b"\xc3(", b"\xed\xa0\x80", b"\xf0\x9fa", b"\x80\x80"])
 def test_bytes_that_are_no_text_become_what_python_makes_of_them(broken: bytes) -> None:
     stream = stream_of("a", *(bytes([byte]) for byte in broken), "b")

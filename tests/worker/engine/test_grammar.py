@@ -175,6 +175,31 @@ def test_threads_that_compile_at_the_same_time_get_the_same_grammar() -> None:
     assert len({id(one) for one in found}) == 2
 
 
+def test_answers_that_use_up_the_states_of_their_grammar_together_get_states_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["a", "b", "c", "d"]
+    limits = {name: {"type": "string", "maxLength": 200 + index} for index, name in enumerate(names)}
+    schema = {"type": "object", "properties": limits, "required": names, "additionalProperties": False}
+    writer = GrammarWriter(Markers())
+    source = writer.grammar(writer.schema(prepare_schema(schema, param="schema").schema))
+    monkeypatch.setattr(grammar_module, "LIMITS", {**grammar_module.LIMITS, "max_lexer_states": 3_000})
+    grammars = Grammars(ByteVocabulary(), ByteVocabulary.control_tokens)
+    compiled = grammars.compile(source)
+    for long in names:
+        answer = json.dumps({name: "x" * 150 if name == long else "y" for name in names}).encode()
+        matcher = compiled.start()
+        for token in answer:
+            (mask,) = as_lists(matcher.allowed(()))
+            assert mask[token]
+            matcher.accept(token)
+        matcher.rollback(3)
+        for token in answer[-3:]:
+            matcher.accept(token)
+        assert matcher.is_over
+    assert grammars.compile(source) is not compiled
+
+
 # --- what a client can do wrong ---------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import json
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import GrammarWriter
+from worker.chat.tool_calls.json_lists import more_calls
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
 
@@ -90,7 +91,7 @@ class Apertus(Family):
     def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
         """Return a list of calls of the tools."""
         call = write.any_of(self._call(write, tool) for tool in tools.offered)
-        more = f"(/,[ \\n]*/ {call})*" if tools.is_parallel else ""
+        more = more_calls(call) if tools.is_parallel else ""
         return f'"[" {call} {more} "]" {write.marker(CLOSE)}'
 
     def required_calls(self, write: GrammarWriter, tools: Tools) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.json_calls import CallKeys, read_call, read_calls
-from worker.chat.tool_calls.json_lists import call_object
+from worker.chat.tool_calls.json_lists import call_object, more_calls
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Demand, Tool, Tools
 
@@ -75,7 +75,7 @@ class Generic(Family):
     def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
         """Return the calls of the list and the end of the object."""
         call = write.any_of(call_object(write, tool) for tool in tools.offered)
-        more = f"(/,[ \\n]*/ {call})*" if tools.is_parallel else ""
+        more = more_calls(call) if tools.is_parallel else ""
         return f'{call} {more} "]}}"'
 
     def instructions(self, tools: Tools) -> str:

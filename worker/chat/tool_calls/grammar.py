@@ -27,7 +27,7 @@ class GrammarWriter:
 
     def literal(self, text: str) -> str:
         """Return the expression of exactly this text."""
-        return json.dumps(text, ensure_ascii=False) if text else '""'
+        return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
     def marker(self, text: str) -> str:
         """Return the expression of a marker: its token, or its text where the vocabulary has no such token."""
@@ -37,9 +37,8 @@ class GrammarWriter:
     def schema(self, schema: Mapping[str, Any] | bool) -> str:
         """Return the expression of JSON that is valid under a schema which was prepared for this."""
         options = {"x-guidance": JSON_OPTIONS}
-        return (
-            f"%json {json.dumps(options | dict(schema) if isinstance(schema, Mapping) else schema, ensure_ascii=False)}"
-        )
+        whole = {**options, **schema, **options} if isinstance(schema, Mapping) else schema
+        return f"%json {json.dumps(whole, ensure_ascii=False)}"
 
     def regex(self, pattern: str) -> str:
         """Return the expression of text that matches a pattern in Rust's syntax, as a whole."""

@@ -19,7 +19,7 @@ from worker.chat.tool_calls.tools import Tools
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 NAME, ARGUMENTS = '\n{"name": ', ', "arguments": '
-END = "}\n"
+BRACE, END = "}", "}\n"
 
 
 class Hermes(Family):
@@ -42,11 +42,17 @@ class Hermes(Family):
     def _read_call(self, scan: Scanner) -> Reading[None]:
         scan.remember(OPEN)
         yield from scan.space()
-        if not (yield from read_call(scan)):
+        num_calls = scan.num_calls
+        yield from read_call(scan)
+        if scan.num_calls == num_calls:
             scan.give_back()
             return
-        yield from scan.space()
-        yield from scan.skip(CLOSE)
+        # Small models write a brace too many or too few.
+        while (found := (yield from scan.leading(CLOSE, BRACE))) == BRACE:
+            pass
+        if found is None:
+            yield from scan.space()
+            scan.skip_cut(CLOSE)
 
     def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
         """Return one call of one of the tools."""

@@ -19,6 +19,9 @@ from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
 
 NAME, ARGUMENTS, END = '{"name": ', ', "arguments": ', "}"
+OPENING = "["
+FUNCTOOLS = "functools["
+"""With the bracket: the word alone is that of a module of Python, which answers may speak of."""
 
 
 class JsonList(Family):
@@ -31,27 +34,30 @@ class JsonList(Family):
 
     def read(self, scan: Scanner) -> Reading[None]:
         """Read text and lists of calls."""
-        while (trigger := (yield from scan.until(*self.triggers))) is not None:
-            scan.remember(scan.markers.form(trigger))
+        # The bracket may stand on the next line.
+        signs = {trigger.removesuffix(OPENING): trigger for trigger in self.triggers}
+        while (sign := (yield from scan.until(*signs))) is not None:
+            scan.remember(sign)
             yield from scan.space()
             if not (yield from read_calls(scan)):
                 scan.give_back()
                 continue
-            if closer := self._closer(trigger):
+            if closer := self._closer(signs[sign]):
                 yield from scan.leading(closer)
 
     def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
         """Return a list of calls of the tools."""
         call = write.any_of(call_object(write, tool) for tool in tools.offered)
-        more = f"(/,[ \\n]*/ {call})*" if tools.is_parallel else ""
+        opening = "" if trigger.endswith(OPENING) else write.literal(OPENING)
+        more = more_calls(call) if tools.is_parallel else ""
         line = "(/[ \\n]{1,8}/)?"
         closer = self._closer(trigger)
-        return f'"[" {line} {call} {more} {line} "]" {write.marker(closer) if closer else ""}'
+        return f'{opening} {line} {call} {more} {line} "]" {write.marker(closer) if closer else ""}'
 
     def spell(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Return calls as the models write them."""
         listed = json.dumps([call_of(call) for call in calls], ensure_ascii=False)
-        return f"{self.triggers[0]}{listed}{self.closers[0]}"
+        return f"{self.triggers[0].removesuffix(OPENING)}{listed}{self.closers[0]}"
 
     def _closer(self, trigger: str) -> str:
         return self.closers[self.triggers.index(trigger)]
@@ -77,7 +83,7 @@ class Phi4Mini(JsonList):
     name = "phi4-mini"
     title = "Phi-4-mini"
     markers = ("<|tool_call|>", "<|/tool_call|>")
-    triggers = ("<|tool_call|>", "functools")
+    triggers = ("<|tool_call|>", FUNCTOOLS)
     closers = ("<|/tool_call|>", "")
 
     def fits(self, source: str) -> bool:
@@ -91,12 +97,12 @@ class Functools(JsonList):
     name = "functools"
     title = "Firefunction 2"
     markers = ()
-    triggers = ("functools",)
+    triggers = (FUNCTOOLS,)
     closers = ("",)
 
     def fits(self, source: str) -> bool:
         """Whether the template tells of the word."""
-        return "functools[" in source
+        return FUNCTOOLS in source
 
 
 class ToolCallsList(JsonList):
@@ -125,6 +131,11 @@ class Nemotron2(JsonList):
     def fits(self, source: str) -> bool:
         """Whether the template writes these tags."""
         return "<TOOLCALL>" in source
+
+
+def more_calls(call: str) -> str:
+    """Return the expression of any number of calls behind the first one, `call` being that of one."""
+    return f"(/,[ \\n]{{0,8}}/ {call})*"
 
 
 def call_object(write: GrammarWriter, tool: Tool) -> str:

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-_MAX_DEPTH: Final = 16
+MAX_DEPTH: Final = 16
+"""References and choices in each other that are followed at most."""
 _MAX_LITERAL: Final = 64 * 1024
 """Characters of a Python literal that is looked at: Python's parser needs much memory for long ones."""
 _KINDS: Final = (
@@ -27,7 +28,7 @@ _WORDS: Final = {"true": "true", "false": "false", "none": "null", "null": "null
 
 def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
     """Return the JSON types that a schema names; empty if it does not say. `root` is where its references lead."""
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return frozenset()
     kinds: frozenset[str] = frozenset()
     match schema:
@@ -40,7 +41,7 @@ def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozens
         case {"enum": list(values)}:
             kinds = frozenset(_kind(value) for value in values)
         case {"$ref": str(reference)}:
-            kinds = kinds_of(_resolved(reference, root), root, depth + 1)
+            kinds = kinds_of(resolved(reference, root), root, depth + 1)
         case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
             each = [kinds_of(one, root, depth + 1) for one in schemas]
             kinds = frozenset().union(*each) if all(each) else frozenset()
@@ -60,10 +61,10 @@ def schema_of(name: str, schema: Mapping[str, Any]) -> object:
 
 def followed(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a schema refers to, or the first of its choices that is not only null; empty if there is none."""
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         match schema:
             case {"$ref": str(reference)}:
-                schema = _resolved(reference, root)
+                schema = resolved(reference, root)
             case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
                 schema = next((one for one in schemas if kinds_of(one, root) != {"null"}), None)
             case Mapping():
@@ -71,6 +72,15 @@ def followed(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
             case _:
                 break
     return {}
+
+
+def resolved(reference: str, root: Mapping[str, Any]) -> object:
+    """Return what a reference within the schema names; None if it names nothing there."""
+    found: object = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if reference.startswith("#") else None
 
 
 def is_text(kinds: frozenset[str]) -> bool:
@@ -121,12 +131,3 @@ def _is_of(value: object, kinds: frozenset[str]) -> bool:
 def _kind(value: object) -> str:
     """Return the JSON type of a value."""
     return next((kind for type_, kind in _KINDS if isinstance(value, type_)), "object")
-
-
-def _resolved(reference: str, root: Mapping[str, Any]) -> object:
-    """Return what a reference within the schema names; None if it names nothing there."""
-    found: object = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") else None

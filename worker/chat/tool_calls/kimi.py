@@ -9,7 +9,6 @@ Source: Moonshot's guide to tool calls of Kimi K2, and the chat templates.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from worker.chat.marks import unmarked
@@ -24,7 +23,6 @@ OPEN, CLOSE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _SIGNS: Final = SectionSigns(OPEN, CLOSE, CALL)
 _NAMESPACE: Final = "functions."
-_ID = re.compile(r"\s*((?:functions\.)?(.+?)(?::\d+)?)\s*", re.DOTALL)
 
 
 class KimiK2(Family):
@@ -55,17 +53,18 @@ class KimiK2(Family):
 
     def _read_call(self, scan: Scanner, ids: set[str]) -> Reading[None]:
         said, found = yield from scan.collect(ARGUMENTS, CALL_END, CLOSE)
-        match = _ID.fullmatch(unmarked(said))
-        if found != ARGUMENTS or match is None or not scan.knows(match[2]):
+        said = unmarked(said).strip()
+        name = _name_in(said)
+        if found != ARGUMENTS or not scan.knows(name):
             return
         yield from scan.space()
         scan.forget()
-        id_ = match[1] if match[1] != match[2] else ""
+        id_ = said if said != name else ""
         number = scan.num_calls
         while not id_ or id_ in ids:
-            id_, number = self.call_id("", number, match[2]), number + 1
+            id_, number = self.call_id("", number, name), number + 1
         ids.add(id_)
-        scan.start_call(match[2], id_)
+        scan.start_call(name, id_)
         if (yield from scan.json_arguments()):
             yield from scan.space()
             yield from scan.skip(CALL_END)
@@ -79,3 +78,9 @@ class KimiK2(Family):
         ]
         call = write.any_of(calls)
         return f"{call}{'+' if tools.is_parallel else ''} {written(write, CLOSE)}"
+
+
+def _name_in(id_: str) -> str:
+    """Return the name of the tool that an id calls: `get_weather` of `functions.get_weather:0`, or of less of that."""
+    before, colon, number = id_.rpartition(":")
+    return (before if colon and number.isdecimal() else id_).removeprefix(_NAMESPACE)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from worker.chat.marks import unmarked
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.json_values import followed, is_text, json_of, kinds_of, schema_of
-from worker.chat.tool_calls.parameter_grammar import members_of, with_definitions
+from worker.chat.tool_calls.parameter_grammar import choices_of, members_of, with_definitions
 from worker.chat.tool_calls.parameters import Arguments
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.spelling import spelled, written, written_text, written_up_to
@@ -145,8 +145,7 @@ class _Elements:
         head, end = written(self._write, f"{NAMESPACE}<{name}>"), f"{NAMESPACE}</{name}>"
         kinds = kinds_of(schema, root)
         if not isinstance(schema, Mapping) or not kinds or "string" in kinds:
-            choices = schema.get("enum") if isinstance(schema, Mapping) else None
-            if isinstance(choices, list) and choices and all(isinstance(one, str) for one in choices):
+            if choices := choices_of(schema, root):
                 values = self._write.any_of(self._write.literal(one) for one in choices)
                 return f"{head} {values} {written(self._write, end)}"
             patterns = string_patterns(schema) if isinstance(schema, Mapping) else []

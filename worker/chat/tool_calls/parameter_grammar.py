@@ -6,11 +6,12 @@ tags those are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from worker.chat.tool_calls.grammar import GrammarWriter
-from worker.chat.tool_calls.json_values import followed, kinds_of
+from worker.chat.tool_calls.json_values import MAX_DEPTH, followed, kinds_of, resolved
 from worker.chat.tool_calls.spelling import written, written_text, written_up_to
 from worker.chat.tool_calls.string_patterns import string_patterns
 
@@ -34,6 +35,28 @@ def members_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, object, bool]]:
     for name in required:
         if name not in properties:
             yield name, schema.get("additionalProperties", True), True
+
+
+def choices_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[str]:
+    """Return the texts of all values that a schema allows; empty if it lists none, or lists or objects among them."""
+    listed: object = None
+    match schema:
+        case _ if depth > MAX_DEPTH:
+            pass
+        case {"$ref": str(reference)}:
+            return choices_of(resolved(reference, root), root, depth + 1)
+        case {"const": value}:
+            listed = [value]
+        case {"enum": list(values)}:
+            listed = values
+        case {"type": "null"}:
+            listed = [None]
+        case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
+            each = [choices_of(one, root, depth + 1) for one in schemas]
+            return [one for texts in each for one in texts] if all(each) else []
+    if not isinstance(listed, list) or any(isinstance(one, list | Mapping) for one in listed):
+        return []
+    return [one if isinstance(one, str) else json.dumps(one) for one in listed]
 
 
 def with_definitions(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +104,7 @@ class ParameterGrammar:
         if not kinds or not isinstance(schema, Mapping):
             return f"{self._tag(name, True)} {self._any_text()} {self._after}"
         if "string" in kinds:
-            return f"{self._tag(name, True)} {self._string(schema)} {self._after}"
+            return f"{self._tag(name, True)} {self._string(schema, root)} {self._after}"
         value = f"{self._json(schema, kinds, root)} {written(self._write, self._line + self._end)}"
         return f"{self._tag(name, False)} {value} {self._after}"
 
@@ -90,9 +113,8 @@ class ParameterGrammar:
         self._text = self._text or self._write.rule(self.text())
         return self._text
 
-    def _string(self, schema: Mapping[str, Any]) -> str:
-        choices = [schema["const"]] if "const" in schema else schema.get("enum")
-        if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices) or not choices:
+    def _string(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        if not (choices := choices_of(schema, root)):
             patterns = string_patterns(schema)
             return written_text(self._write, patterns, self._line, self._end) if patterns else self._any_text()
         end = written(self._write, self._line + self._end)

@@ -39,11 +39,11 @@ class Scanner:
         self._deltas: list[Delta] = []
         self._num_calls = 0
         self._trail: list[str] | None = None
-        self._space = ""
+        self._space: list[str] = []
         """White space at the end of the text so far: it is no part of the answer where it stands beside a call."""
         self._is_beside = False
         """Whether a call or a thought came last."""
-        self._thought_space = ""
+        self._thought_space: list[str] = []
         self._is_thinking = False
         self.thoughts: tuple[str, str] | None = None
         """How thoughts begin and end, in the forms of this vocabulary, where they may come between texts."""
@@ -60,9 +60,9 @@ class Scanner:
 
     def close(self) -> None:
         """All of the answer has been read."""
-        if self._space and not self._is_beside:
-            self._deltas.append(TextDelta(self._space))
-        self._space = ""
+        if (space := "".join(self._space)) and not self._is_beside:
+            self._deltas.append(TextDelta(space))
+        self._space = []
 
     def take_deltas(self) -> list[Delta]:
         """Return what was made since the last time."""
@@ -78,24 +78,23 @@ class Scanner:
 
     def text(self, text: str) -> None:
         """It is text for whoever reads the answer. White space beside calls and thoughts is left out."""
-        text = self._space + unmarked(text)
-        self._space = text[len(text.rstrip(SPACE)) :]
-        if text := text.rstrip(SPACE):
-            if self._is_beside:
-                text = text.lstrip(SPACE)
+        said, space = _without_space(text)
+        if said:
+            said = "".join([*self._space, said])
+            self._deltas.append(TextDelta(said.lstrip(SPACE) if self._is_beside else said))
+            self._space, self._thought_space = [], []
             self._is_beside = self._is_thinking = False
-            self._thought_space = ""
-            self._deltas.append(TextDelta(text))
+        self._space.append(space)
 
     def reasoning(self, text: str) -> None:
         """It is a thought. White space around it is left out."""
-        text = self._thought_space + unmarked(text)
-        if not self._is_thinking:
-            text = text.lstrip(SPACE)
-        self._thought_space = text[len(text.rstrip(SPACE)) :]
-        if text := text.rstrip(SPACE):
-            self._space, self._is_beside, self._is_thinking = "", True, True
-            self._deltas.append(ReasoningDelta(text))
+        said, space = _without_space(text)
+        if said:
+            said = "".join([*self._thought_space, said])
+            self._deltas.append(ReasoningDelta(said if self._is_thinking else said.lstrip(SPACE)))
+            self._space, self._thought_space = [], []
+            self._is_beside = self._is_thinking = True
+        self._thought_space.append(space)
 
     def knows(self, name: str) -> bool:
         """Whether a tool of this name may be called."""
@@ -103,7 +102,7 @@ class Scanner:
 
     def start_call(self, name: str, id_: str | None = None) -> None:
         """A call of the tool begins. Ids that the model gives are kept."""
-        self._space, self._is_beside, self._is_thinking = "", True, False
+        self._space, self._is_beside, self._is_thinking = [], True, False
         self._deltas.append(CallStart(self._num_calls, id_ or self._make_id(self._num_calls, name), name))
         self._num_calls += 1
 
@@ -196,8 +195,7 @@ class Scanner:
 
     def skip(self, *markers: str) -> Reading[str | None]:
         """Read the longest of `markers` that stands here and return it; None, and nothing is read, if none does."""
-        forms = sorted((self.markers.form(one), one) for one in markers)
-        forms.sort(key=lambda pair: -len(pair[0]))
+        forms = sorted(((self.markers.form(one), one) for one in markers), key=lambda pair: -len(pair[0]))
         for form, marker in forms:
             while len(self._buffer) < len(form) and form.startswith(self._buffer) and not self._is_over:
                 yield
@@ -208,20 +206,26 @@ class Scanner:
 
     def leading(self, *markers: str) -> Reading[str | None]:
         """Read white space and the longest of `markers` behind it; where none stands nothing is read."""
-        while not self._is_over and not self._buffer.lstrip(SPACE):
+        spaces: list[str] = []
+        while True:
+            rest = self._buffer.lstrip(SPACE)
+            spaces.append(self._buffer[: len(self._buffer) - len(rest)])
+            self._buffer = rest
+            if rest or self._is_over:
+                break
             yield
-        num_spaces = len(self._buffer) - len(self._buffer.lstrip(SPACE))
-        spaces, self._buffer = self._buffer[:num_spaces], self._buffer[num_spaces:]
         marker = yield from self.skip(*markers)
         if marker is None:
-            self._buffer = spaces + self._buffer
+            self._buffer = "".join([*spaces, self._buffer])
         return marker
 
     def space(self) -> Reading[str]:
         """Read the white space that stands here and return it."""
-        spaces = []
-        while (yield from self.more()) and self._buffer[0] in SPACE:
-            spaces.append(self._read(1))
+        spaces: list[str] = []
+        while (yield from self.more()):
+            spaces.append(self._read(len(self._buffer) - len(self._buffer.lstrip(SPACE))))
+            if self._buffer:
+                break
         return "".join(spaces)
 
     def json(self, emit: Emit) -> Reading[bool]:
@@ -330,6 +334,13 @@ def _overlap(text: str, form: str) -> int:
         if text.endswith(form[:length]):
             return length
     return 0
+
+
+def _without_space(text: str) -> tuple[str, str]:
+    """Return a piece as people read it without the white space at its end, and that."""
+    text = unmarked(text)
+    said = text.rstrip(SPACE)
+    return said, text[len(said) :]
 
 
 def json_object(text: str) -> dict[str, object] | None:

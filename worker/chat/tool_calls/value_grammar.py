@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
+from worker.chat.tool_calls.json_values import followed, resolved
 from worker.chat.tool_calls.values import Notation
 
 _DEPTH_OF_ANY = 3
@@ -33,8 +34,8 @@ class ValueGrammar:
 
     def arguments(self, colon: str) -> str:
         """Return the expression of the members of the root without what stands around them: `a=1, b=2`."""
-        schema = self._root if isinstance(self._root, Mapping) else {}
-        return self._members(schema, colon, are_bare=True)
+        root = self._root if isinstance(self._root, Mapping) else {}
+        return self._members(followed(root, root), colon, are_bare=True)
 
     def value(self, schema: Schema) -> str:
         """Return the expression of a value of the schema."""
@@ -111,7 +112,8 @@ class ValueGrammar:
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most == 0:
             return '"[]"'
-        items = schema.get("items", True)
+        # Where places differ they are left to the model.
+        items = True if "prefixItems" in schema else schema.get("items", True)
         item = self._write.rule(self.value(items if isinstance(items, Mapping | bool) else True))
         more = f"({self._comma} {item}){{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         body = f"{item} {more}" if least else f"({item} {more})?"
@@ -121,7 +123,7 @@ class ValueGrammar:
         """Return the expression of the members of an object, each of which comes once and has its place."""
         required = [key for key in schema.get("required", []) if isinstance(key, str)]
         named = schema.get("properties")
-        properties = dict(named) if isinstance(named, Mapping) else {}
+        properties = {key: one for key, one in named.items() if one is not False} if isinstance(named, Mapping) else {}
         properties |= {key: True for key in required if key not in properties}
         if not properties:
             if schema.get("additionalProperties", True) is False:
@@ -176,11 +178,8 @@ class ValueGrammar:
         return self._any[depth]
 
     def _referred(self, pointer: str) -> str:
-        found: Any = self._root
-        for part in pointer.removeprefix("#").split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if pointer in self._being_written or not pointer.startswith("#") or not isinstance(found, Mapping | bool):
+        found = resolved(pointer, self._root if isinstance(self._root, Mapping) else {})
+        if pointer in self._being_written or not isinstance(found, Mapping | bool):
             return self._any_value()
         self._being_written.add(pointer)
         try:

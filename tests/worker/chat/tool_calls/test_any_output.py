@@ -6,7 +6,9 @@ import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import process_time
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +16,10 @@ from tests.support.answer_vectors import TOOLS, Vector, parts_of, plain_text, re
 from worker.chat.answer_reader import AnswerForm
 from worker.chat.deltas import CallArguments, CallStart, Delta
 from worker.chat.marks import Markers, marked
+from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.families import FAMILIES
 from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.hermes import Hermes
 
 _PIECES = (
     *("now", "get_weather", "search", "rm", "city", "Paris", "name", "arguments", "parameters", "days", "2", "true"),
@@ -145,3 +149,11 @@ def test_markers_in_the_vectors_are_read_as_tokens_too() -> None:
         markers = Markers({text: number for number, text in enumerate(family.markers)})
         text = "".join(map(marked, family.markers)) * 2
         check_calls(deltas_of(family, markers, list(text)), is_cut=False)
+
+
+@pytest.mark.parametrize("beginning", ["", "Well", "<think>", "<think>So"])
+def test_a_model_that_writes_nothing_but_spaces_is_read_without_ever_more_work(beginning: str) -> None:
+    form = AnswerForm(tags=Tags("<think>", "</think>"), family=Hermes(), tools=TOOLS)
+    started = process_time()
+    read(form, [beginning, *[" "] * 50_000])
+    assert process_time() - started < 3.0

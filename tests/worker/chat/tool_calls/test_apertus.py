@@ -67,8 +67,8 @@ def test_grammar_takes_what_the_model_writes_and_no_other_calls() -> None:
     check_refused(Apertus(), [TWO], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(Apertus(), phrases=[CALL], has_thoughts=True)
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(Apertus(), phrases=[CALL], has_thoughts=True, num_walks=num_walks)
 
 
 def test_structured_output_may_have_thoughts_in_front() -> None:

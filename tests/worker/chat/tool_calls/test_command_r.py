@@ -174,5 +174,5 @@ def test_text_stands_between_its_markers_or_without_them() -> None:
 
 
 @pytest.mark.parametrize("family", [*BETWEEN_MARKERS, CommandRPlus()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: Family) -> None:
-    check_walks(family)
+def test_what_the_grammar_allows_is_read_as_calls(family: Family, num_walks: int) -> None:
+    check_walks(family, num_walks=num_walks)

@@ -90,8 +90,8 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls() -> None:
 
 
 @pytest.mark.parametrize("family", [DeepSeekR1(), DeepSeekV31()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: DeepSeekR1) -> None:
-    check_walks(family, phrases=[OPEN, CLOSE, OLD_NOW, NEW_NOW])
+def test_what_the_grammar_allows_is_read_as_calls(family: DeepSeekR1, num_walks: int) -> None:
+    check_walks(family, phrases=[OPEN, CLOSE, OLD_NOW, NEW_NOW], num_walks=num_walks)
 
 
 def test_instructions_tell_each_tool_and_the_form_of_the_model() -> None:

@@ -102,6 +102,10 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls() -> None:
 
 
 @pytest.mark.parametrize("family", [DeepSeekV32(), DeepSeekV4()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: DeepSeekV32) -> None:
+def test_what_the_grammar_allows_is_read_as_calls(family: DeepSeekV32, num_walks: int) -> None:
     end = f"</{D}parameter>"
-    check_walks(family, phrases=[end, end, f"a{end}", CALL, f"<{D}function_calls>", f"<{D}tool_calls>", "a", "1"])
+    check_walks(
+        family,
+        phrases=[end, end, f"a{end}", CALL, f"<{D}function_calls>", f"<{D}tool_calls>", "a", "1"],
+        num_walks=num_walks,
+    )

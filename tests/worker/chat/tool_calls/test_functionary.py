@@ -109,8 +109,8 @@ def test_a_call_is_written_behind_its_recipient() -> None:
 
 
 @pytest.mark.parametrize("family", [Functionary31(), Functionary32()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: Functionary31 | Functionary32) -> None:
-    check_walks(family)
+def test_what_the_grammar_allows_is_read_as_calls(family: Functionary31 | Functionary32, num_walks: int) -> None:
+    check_walks(family, num_walks=num_walks)
 
 
 def test_a_plain_answer_is_a_message_to_all() -> None:

@@ -228,9 +228,9 @@ def test_arguments_are_held_to_their_schema() -> None:
 
 
 @pytest.mark.parametrize("family", [FunctionGemma(), Gemma4()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: FunctionGemma) -> None:
+def test_what_the_grammar_allows_is_read_as_calls(family: FunctionGemma, num_walks: int) -> None:
     phrases = [f"«{family.notation.quotes[0]}»", f"«{family.markers[-1]}»"]
-    check_walks(family, phrases=phrases, has_thoughts=isinstance(family, Gemma4))
+    check_walks(family, phrases=phrases, has_thoughts=isinstance(family, Gemma4), num_walks=num_walks)
 
 
 @pytest.mark.parametrize("family", [FunctionGemma(), Gemma4()], ids=lambda family: family.name)

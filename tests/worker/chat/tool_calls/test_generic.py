@@ -73,8 +73,8 @@ def test_grammar_takes_what_the_prompt_asks_for_and_no_other_calls() -> None:
     check_refused(Generic(), [TWO], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(Generic(), phrases=[CALL, '{"tool_calls": ['])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(Generic(), phrases=[CALL, '{"tool_calls": ['], num_walks=num_walks)
 
 
 def test_instructions_tell_each_tool_with_its_parameters_and_the_form() -> None:

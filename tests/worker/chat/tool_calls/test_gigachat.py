@@ -62,5 +62,5 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls(family: GigaChat
 
 
 @pytest.mark.parametrize(("family", "begin"), FORMS)
-def test_what_the_grammar_allows_is_read_as_calls(family: GigaChat, begin: str) -> None:
-    check_walks(family, phrases=[begin])
+def test_what_the_grammar_allows_is_read_as_calls(family: GigaChat, begin: str, num_walks: int) -> None:
+    check_walks(family, phrases=[begin], num_walks=num_walks)

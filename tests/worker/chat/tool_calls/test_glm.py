@@ -113,5 +113,9 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls() -> None:
 
 
 @pytest.mark.parametrize("family", [Glm(), Hunyuan3()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: Glm | Hunyuan3) -> None:
-    check_walks(family, phrases=[f"«{family.layout.value_end}»", f"«{family.layout.call}»", '"</arg_value>"', CALL])
+def test_what_the_grammar_allows_is_read_as_calls(family: Glm | Hunyuan3, num_walks: int) -> None:
+    check_walks(
+        family,
+        phrases=[f"«{family.layout.value_end}»", f"«{family.layout.call}»", '"</arg_value>"', CALL],
+        num_walks=num_walks,
+    )

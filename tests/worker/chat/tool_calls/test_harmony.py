@@ -94,8 +94,8 @@ def test_grammar_refuses_other_tools_and_arguments() -> None:
     check_refused(Harmony(), [CALL.replace("get_weather", "rm"), CALL.replace("2", '"two"'), FINAL, PREAMBLE + CALL])
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(Harmony(), phrases=["«<|end|>»"], has_thoughts=True)
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(Harmony(), phrases=["«<|end|>»"], has_thoughts=True, num_walks=num_walks)
 
 
 @pytest.mark.parametrize("output", [FINAL, THOUGHT + FINAL, THOUGHT + PREAMBLE + CALL])

@@ -100,8 +100,10 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls(family: JsonList
 
 
 @pytest.mark.parametrize("family", [Granite3(), Phi4Mini(), Functools(), ToolCallsList(), Nemotron2()])
-def test_what_the_grammar_allows_is_read_as_calls(family: JsonList) -> None:
-    check_walks(family, phrases=[f"{trigger.removesuffix('[')}[{NOW}]" for trigger in family.triggers])
+def test_what_the_grammar_allows_is_read_as_calls(family: JsonList, num_walks: int) -> None:
+    check_walks(
+        family, phrases=[f"{trigger.removesuffix('[')}[{NOW}]" for trigger in family.triggers], num_walks=num_walks
+    )
 
 
 @pytest.mark.parametrize("family", [Phi4Mini(), Functools()])

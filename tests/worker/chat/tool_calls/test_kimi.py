@@ -91,8 +91,8 @@ def test_grammar_takes_what_the_model_writes_and_no_other_calls() -> None:
     check_refused(KimiK2(), [TWO], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(KimiK2(), phrases=[OPEN, CLOSE, "0", written("functions.now:0")])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(KimiK2(), phrases=[OPEN, CLOSE, "0", written("functions.now:0")], num_walks=num_walks)
 
 
 def test_an_id_of_any_length_is_read_at_once() -> None:

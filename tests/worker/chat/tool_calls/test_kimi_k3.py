@@ -117,6 +117,6 @@ def test_grammars_take_answers_without_thoughts_where_tags_hold_tokens() -> None
     assert not required.accepts(f"Hello.{RESPONSE_END}{TWO}{END}")
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
     whole = f"{THINK_END}{RESPONSE}{RESPONSE_END}{END}"
-    check_walks(KimiK3(), phrases=[whole, THINK_END, f"{C}argument{S}", "1"], has_thoughts=True)
+    check_walks(KimiK3(), phrases=[whole, THINK_END, f"{C}argument{S}", "1"], has_thoughts=True, num_walks=num_walks)

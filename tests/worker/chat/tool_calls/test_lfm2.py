@@ -63,5 +63,5 @@ def test_grammar_takes_what_the_models_write_and_no_other_calls() -> None:
     check_refused(Lfm2(), [TWO], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(Lfm2(), phrases=[CALL])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(Lfm2(), phrases=[CALL], num_walks=num_walks)

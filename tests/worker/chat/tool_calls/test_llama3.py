@@ -169,8 +169,8 @@ def test_behind_the_marker_built_in_tools_and_code_are_written() -> None:
 
 
 @pytest.mark.parametrize("family", [Llama3(), Llama4()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: Llama3) -> None:
-    check_walks(family)
+def test_what_the_grammar_allows_is_read_as_calls(family: Llama3, num_walks: int) -> None:
+    check_walks(family, num_walks=num_walks)
 
 
 def test_code_goes_into_the_first_text_of_a_tool_that_has_no_code() -> None:

@@ -58,5 +58,5 @@ def test_grammar_takes_what_the_model_writes_and_no_other_calls() -> None:
     check_refused(MiniCpm5(), [f"{CALL}\n{NOW}"], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(MiniCpm5(), phrases=[CALL, "«]]>»", "«</param>»"])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(MiniCpm5(), phrases=[CALL, "«]]>»", "«</param>»"], num_walks=num_walks)

@@ -105,6 +105,6 @@ def test_grammar_takes_what_the_model_writes_and_no_other_calls() -> None:
     check_refused(MiniMaxM1(), [TWO_LINES], tools=ONE)
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(MiniMaxM1(), phrases=[LINES, "\n«</tool_calls>»"])
-    check_walks(MiniMaxM2(), phrases=["</parameter>", "</invoke>", CALL, '"</parameter>"'])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(MiniMaxM1(), phrases=[LINES, "\n«</tool_calls>»"], num_walks=num_walks)
+    check_walks(MiniMaxM2(), phrases=["</parameter>", "</invoke>", CALL, '"</parameter>"'], num_walks=num_walks)

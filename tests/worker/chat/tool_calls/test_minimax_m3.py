@@ -122,5 +122,9 @@ def test_grammar_holds_inner_elements_to_their_schemas() -> None:
     )
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(MiniMaxM3(), phrases=[f"{N}</city>", f"{N}</query>", f"{N}</item>", f"{N}</tags>", CALL, OPEN, "2"])
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(
+        MiniMaxM3(),
+        phrases=[f"{N}</city>", f"{N}</query>", f"{N}</item>", f"{N}</tags>", CALL, OPEN, "2"],
+        num_walks=num_walks,
+    )

@@ -104,8 +104,8 @@ def test_a_list_is_written_where_the_template_has_one() -> None:
 
 
 @pytest.mark.parametrize("family", [Mistral(), MistralList()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: Mistral) -> None:
-    check_walks(family)
+def test_what_the_grammar_allows_is_read_as_calls(family: Mistral, num_walks: int) -> None:
+    check_walks(family, num_walks=num_walks)
 
 
 def test_ids_have_nine_letters_and_digits() -> None:

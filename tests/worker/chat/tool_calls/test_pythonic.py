@@ -141,5 +141,5 @@ def test_literals_of_a_schema_are_written_as_python() -> None:
         assert not grammar.accepts("[f(a=False, b=1.5)]")
 
 
-def test_what_the_grammar_allows_is_read_as_calls() -> None:
-    check_walks(Pythonic())
+def test_what_the_grammar_allows_is_read_as_calls(num_walks: int) -> None:
+    check_walks(Pythonic(), num_walks=num_walks)

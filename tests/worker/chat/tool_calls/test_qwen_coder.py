@@ -206,8 +206,12 @@ def test_grammar_takes_choices_of_strings_and_any_parameters_where_the_schema_le
 
 
 @pytest.mark.parametrize("family", [QwenCoder(), SeedOss()], ids=lambda family: family.name)
-def test_what_the_grammar_allows_is_read_as_calls(family: QwenCoder | SeedOss) -> None:
-    check_walks(family, phrases=["</parameter>", "\n</parameter>", "<function=now>", "«<tool_call>»", '"</parameter>"'])
+def test_what_the_grammar_allows_is_read_as_calls(family: QwenCoder | SeedOss, num_walks: int) -> None:
+    check_walks(
+        family,
+        phrases=["</parameter>", "\n</parameter>", "<function=now>", "«<tool_call>»", '"</parameter>"'],
+        num_walks=num_walks,
+    )
 
 
 def test_tools_of_the_vectors_are_those_of_the_grammar() -> None:
