@@ -8,6 +8,7 @@ Source: llguidance's docs/syntax.md for what a grammar may say.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -58,6 +59,10 @@ class GrammarRefused(ValueError):
 
 class _TooManyStates(ConstraintFailed):
     """What the grammar's texts look like in detail takes more memory than it may."""
+
+
+class GrammarsUnavailable(RuntimeError):
+    """No grammar can be tried out now, through no fault of the grammar. The message says why."""
 
 
 class Matcher:
@@ -188,11 +193,14 @@ class Grammars:
         self._trials = trials
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        """Why grammars were refused, by their digests: to find out takes up to a second of a processor."""
         self._compiler: ThreadPoolExecutor | None = None
 
     def compile(self, grammar: str) -> CompiledGrammar:
-        """Return the compiled grammar; one that was compiled lately costs nothing. Raises: GrammarRefused.
+        """Return the compiled grammar; one that was compiled lately costs nothing.
 
+        Raises: GrammarRefused; GrammarsUnavailable.
         `grammar` is what llguidance takes: its dialect of Lark, or JSON of its own form.
         """
         if len(grammar) > MAX_GRAMMAR_CHARS:
@@ -202,6 +210,8 @@ class Grammars:
             if kept is not None:
                 self._kept.move_to_end(grammar)
                 return kept
+            if (why := self._refused.get(_digest(grammar))) is not None:
+                raise GrammarRefused(why)
             if self._compiler is None:
                 self._compiler = _compiler()
         return self._compiler.submit(self._compile, grammar).result()
@@ -210,13 +220,17 @@ class Grammars:
         with self._lock:
             if (kept := self._kept.get(grammar)) is not None:  # who compiled before wanted the same
                 return kept
-        self._try_out(grammar)
         try:
+            self._try_out(grammar)
             matcher = self._make(grammar)
-        except ConstraintFailed as problem:
+            if matcher.is_error():
+                raise GrammarRefused(_told(matcher.get_error()))
+        except (ConstraintFailed, GrammarRefused) as problem:
+            with self._lock:
+                self._refused[_digest(grammar)] = str(problem)
+                if len(self._refused) > MAX_KEPT:
+                    self._refused.popitem(last=False)
             raise GrammarRefused(str(problem)) from None
-        if matcher.is_error():
-            raise GrammarRefused(_told(matcher.get_error()))
         forget, make_own = partial(self._forget, grammar), partial(self._make, grammar)
         compiled = CompiledGrammar(matcher, self._vocabulary.num_vocab, forget, make_own)
         with self._lock:
@@ -238,7 +252,7 @@ class Grammars:
             special = sorted(self._special | self._vocabulary.eog)
             problem = self._trials.problem_of(grammar, special, self._vocabulary.num_vocab, LIMITS)
         except OSError as error:
-            raise GrammarRefused(f"no process can be started to try it out: {error.strerror or error}") from None
+            raise GrammarsUnavailable(f"no process can be started to try it out: {error.strerror or error}") from None
         if problem is not None:
             raise GrammarRefused(_told(problem))
 
@@ -252,6 +266,10 @@ class Grammars:
         tokens = _Tokens(self._vocabulary, self._special)
         plain = LLTokenizer(tokens, eos_token=sorted(self._vocabulary.eog), slices=[])
         return plain.with_slices(LLTokenizer.general_slices())
+
+
+def _digest(grammar: str) -> bytes:
+    return hashlib.sha256(grammar.encode("utf-8", "replace")).digest()
 
 
 def _compiler() -> ThreadPoolExecutor:
