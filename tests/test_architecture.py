@@ -56,23 +56,23 @@ WORKER_LAYERS = {
     1: """
         api.answer_wishes api.anthropic_fields api.anthropic_reply api.anthropic_tools api.anthropic_turns
         api.body api.choice api.fields api.format_fields api.formatter api.function_fields api.gbnf
-        api.indent_limit api.json_schemas api.line_limit api.llama_fields api.llama_prompts api.logit_bias
-        api.logprobs api.loras api.marked_pieces api.ollama_fields api.ollama_reply api.openai_fields
-        api.openai_reply api.output_format api.ports api.prompt api.refusals api.refused_anthropic
-        api.refused_everywhere api.refused_llama api.refused_ollama api.refused_openai
-        api.refused_responses api.responses_events api.responses_fields api.responses_items api.samplers
-        api.sampling_fields api.speech api.stream_options api.text_limits api.texts_or_tokens api.thinking
-        api.thought_fields api.tool_fields api.usage api.vectors chat.answer_reader chat.client_text
-        chat.control_texts chat.deltas chat.expectations chat.filters chat.limits chat.marks chat.messages
-        chat.reasoning chat.render_context chat.sandbox chat.template chat.text_operations chat.tool_calls
-        chat.tool_calls.apertus chat.tool_calls.code_calls chat.tool_calls.command_r
-        chat.tool_calls.deepseek chat.tool_calls.dsml chat.tool_calls.families chat.tool_calls.family
-        chat.tool_calls.functionary chat.tool_calls.gemma chat.tool_calls.generic chat.tool_calls.gigachat
-        chat.tool_calls.glm chat.tool_calls.grammar chat.tool_calls.harmony chat.tool_calls.hermes
-        chat.tool_calls.json_calls chat.tool_calls.json_lists chat.tool_calls.json_text
-        chat.tool_calls.json_values chat.tool_calls.kimi chat.tool_calls.kimi_k3 chat.tool_calls.leading
-        chat.tool_calls.lfm2 chat.tool_calls.llama3 chat.tool_calls.minicpm chat.tool_calls.minimax
-        chat.tool_calls.minimax_m3 chat.tool_calls.mistral chat.tool_calls.muse
+        api.indent_limit api.json_schemas api.lark_text api.line_limit api.llama_fields api.llama_prompts
+        api.logit_bias api.logprobs api.loras api.marked_pieces api.ollama_fields api.ollama_reply
+        api.openai_fields api.openai_reply api.output_format api.ports api.prompt api.refusals
+        api.refused_anthropic api.refused_everywhere api.refused_llama api.refused_ollama
+        api.refused_openai api.refused_responses api.responses_events api.responses_fields
+        api.responses_items api.samplers api.sampling_fields api.speech api.stream_options api.text_limits
+        api.texts_or_tokens api.thinking api.thought_fields api.tool_fields api.usage api.vectors
+        chat.answer_reader chat.client_text chat.control_texts chat.deltas chat.expectations chat.filters
+        chat.limits chat.marks chat.messages chat.reasoning chat.render_context chat.sandbox chat.template
+        chat.text_operations chat.tool_calls chat.tool_calls.apertus chat.tool_calls.code_calls
+        chat.tool_calls.command_r chat.tool_calls.deepseek chat.tool_calls.dsml chat.tool_calls.families
+        chat.tool_calls.family chat.tool_calls.functionary chat.tool_calls.gemma chat.tool_calls.generic
+        chat.tool_calls.gigachat chat.tool_calls.glm chat.tool_calls.grammar chat.tool_calls.harmony
+        chat.tool_calls.hermes chat.tool_calls.json_calls chat.tool_calls.json_lists
+        chat.tool_calls.json_text chat.tool_calls.json_values chat.tool_calls.kimi chat.tool_calls.kimi_k3
+        chat.tool_calls.leading chat.tool_calls.lfm2 chat.tool_calls.llama3 chat.tool_calls.minicpm
+        chat.tool_calls.minimax chat.tool_calls.minimax_m3 chat.tool_calls.mistral chat.tool_calls.muse
         chat.tool_calls.parameter_grammar chat.tool_calls.parameters chat.tool_calls.pythonic
         chat.tool_calls.qwen_coder chat.tool_calls.scanner chat.tool_calls.sections chat.tool_calls.solar
         chat.tool_calls.spelling chat.tool_calls.string_patterns chat.tool_calls.tagged
@@ -85,7 +85,7 @@ WORKER_LAYERS = {
         engine.sequence engine.slot engine.slot_table engine.speculation engine.statistics
         engine.thought_budget schemas.check schemas.disjoint schemas.emptiness schemas.expansion
         schemas.keywords schemas.names schemas.patterns schemas.prepare schemas.problems
-        schemas.references schemas.rewriting schemas.validation schemas.values
+        schemas.references schemas.repetitions schemas.rewriting schemas.validation schemas.values
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator

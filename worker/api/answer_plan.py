@@ -11,7 +11,7 @@ from functools import partial
 
 from worker.api.answer_wishes import AnswerPlan, AnswerWishes, Check, Verdict
 from worker.api.chat_prompt import ChatPrompt
-from worker.api.output_format import OutputFormat
+from worker.api.output_format import OutputFormat, told_of
 from worker.api.served import Envelope, ServedModel
 from worker.api.speech import Speech
 from worker.chat.answer_reader import AnswerForm, AnswerReader
@@ -131,7 +131,9 @@ def _compiled(model: ServedModel, grammar: str, wishes: AnswerWishes) -> MakeCon
     try:
         return model.grammars.compile(grammar).start
     except GrammarRefused as refusal:
-        raise RequestError(f"'{param}' cannot be enforced: {refusal}.", param=param) from None
+        raise RequestError(
+            f"'{param}' cannot be enforced: {told_of(wishes.format, str(refusal))}.", param=param
+        ) from None
 
 
 def _with_budget(

@@ -123,7 +123,7 @@ def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: E
     """Return the prompt. Raises: RequestError, as `render`; ContextLengthExceeded when huge."""
     segments = render(model, conversation, envelope)
     speech = _speech(model, conversation)
-    tags = speech.tags
+    tags = speech.thought_tags
     return ChatPrompt(
         _tokens(model, segments, conversation.param),
         speech,

@@ -5,6 +5,7 @@ Owns which tokens and picks belong to which piece. Must not know a dialect, nor 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from worker.api.formatter import Answer, Ending, Piece, join_pieces
 from worker.api.logprobs import PickQueue, PlacedPick
 from worker.api.text_limits import TextLimit
 from worker.api.usage import ChoiceTotals
-from worker.chat.deltas import CallStart, Delta, OutputParser, PlainText, ReasoningDelta
+from worker.chat.deltas import CallArguments, CallStart, Delta, OutputParser, PlainText, ReasoningDelta
 from worker.engine.detokenizer import TextStream
 from worker.engine.request import FinishReason, GenerationRequest, Output, Pick, RequestId, RequestTimings
 
@@ -45,7 +46,9 @@ class Choice:
         self._picks = picks
         self._limits = limits
         self._is_over_limit = False
-        self._has_calls = False
+        self._is_held = request.constraint is not None
+        self._calls: list[list[str]] = []
+        """The text of the arguments of each call, in pieces."""
         self._num_reasoning = 0
         self._untold: list[int] = []
         self._uncovered: list[int] = []
@@ -93,7 +96,8 @@ class Choice:
         self._untold += tokens[:num_new]
         self._uncovered += tokens[:num_new]
         if finish is not None:
-            text += self._text.flush()
+            # What is cut off is the beginning of a text that fits: half a character is none.
+            text += self._text.flush(drops_unfinished=self._is_held and finish is FinishReason.LENGTH)
         if self._limits and (num_new or finish is not None):
             for limit in self._limits:
                 text = limit.take(text, is_last=finish is not None)
@@ -120,7 +124,11 @@ class Choice:
         if not self._is_all_text:
             if isinstance(deltas[0], ReasoningDelta):
                 self._num_reasoning += len(self._untold)
-            self._has_calls = self._has_calls or any(isinstance(delta, CallStart) for delta in deltas)
+            for delta in deltas:
+                if isinstance(delta, CallStart):
+                    self._calls.append([])
+                elif isinstance(delta, CallArguments):
+                    self._calls[-1].append(delta.text)
         tokens, self._untold = tuple(self._untold), []
         picks: Sequence[PlacedPick] = () if self._picks is None else self._picks.take()
         pieces = [Piece(deltas[0], tokens, picks, None, self.slot)]
@@ -138,7 +146,7 @@ class Choice:
         return Ending(
             self.finish,
             self._text.stop_string,
-            self._has_calls,
+            bool(self._calls) and all(map(_is_object, self._calls)),
             tuple(self._untold),
             [] if self._picks is None else self._picks.take(),
             self.slot,
@@ -161,3 +169,11 @@ class Choice:
             return []
         covered, self._uncovered = self._uncovered, []
         return covered
+
+
+def _is_object(pieces: Sequence[str]) -> bool:
+    """Return whether arguments are whole; those of a call that was cut off are not."""
+    try:
+        return isinstance(json.loads("".join(pieces)), dict)
+    except (ValueError, RecursionError):
+        return False

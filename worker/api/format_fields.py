@@ -64,8 +64,9 @@ class FormatFields(Fields):
         said: list[OutputFormat] = []
         for name, read in _READERS.items():
             value = getattr(self, name)
-            # llama.cpp's clients send an empty grammar for none
-            if value is not None and value != "" and (found := read(value, name)) is not None:
+            if value is None or (value == "" and name in _EMPTY_IS_NONE):
+                continue
+            if (found := read(value, name)) is not None:
                 said.append(found)
         if len(said) > 1:
             raise RequestError(
@@ -87,7 +88,11 @@ def read_response_format(value: dict[str, Any], param: str) -> OutputFormat | No
         case "json_object" | "json":
             name = "value" if "value" in value else "schema"
             schema = value.get(name)
-            return json_object_format(param) if not schema else json_schema_format(schema, param=f"{param}.{name}")
+            return (
+                json_object_format(param)
+                if schema is None or schema == {}
+                else json_schema_format(schema, param=f"{param}.{name}")
+            )
         case "json_schema":
             return _read_json_schema(value, param)
         case "regex":
@@ -146,7 +151,7 @@ def _text(value: dict[str, Any], *names: str, param: str) -> str:
 
 def _read_structured(value: dict[str, Any], param: str) -> OutputFormat | None:
     """Return what vLLM's object asks for. Raises: RequestError for more than one thing, or one that is not known."""
-    said = {name: one for name, one in value.items() if one not in (None, False) and name not in _WITHOUT_EFFECT}
+    said = {name: one for name, one in value.items() if not (one is None or one is False or name in _WITHOUT_EFFECT)}
     for name in said:
         if name not in _STRUCTURED:
             raise UnsupportedParameter(
@@ -156,6 +161,12 @@ def _read_structured(value: dict[str, Any], param: str) -> OutputFormat | None:
     if len(said) > 1:
         raise RequestError(f"'{param}' asks for more than one form: {', '.join(said)}.", param=param)
     return next((_STRUCTURED[name](one, f"{param}.{name}") for name, one in said.items()), None)
+
+
+def _read_json_object(value: Any, param: str) -> OutputFormat:
+    if value is not True:
+        raise RequestError(f"'{param}' is {show(value)}, but it must be true or false.", param=param)
+    return json_object_format(param)
 
 
 def _typed(read: Callable[[str, str], OutputFormat]) -> Callable[[Any, str], OutputFormat]:
@@ -177,11 +188,13 @@ def _read_schema(value: Any, param: str) -> OutputFormat:
     return json_schema_format(value, param=param)
 
 
+_EMPTY_IS_NONE = frozenset({"grammar", "ebnf", "guided_grammar", "lark"})
+"""llama.cpp's clients send an empty grammar for none."""
 _WITHOUT_EFFECT = frozenset({"disable_fallback"})
 """There is none in any case."""
 _STRUCTURED: dict[str, Callable[[Any, str], OutputFormat | None]] = {
     "json": _read_schema,
-    "json_object": lambda value, param: json_object_format(param),
+    "json_object": _read_json_object,
     "regex": _typed(lambda text, param: regex_format(text, param=param)),
     "choice": _read_choice,
     "grammar": _typed(read_grammar),

@@ -42,6 +42,7 @@ class Ending:
     stop_string: str | None = None
     """The one that was found; None = an end token, or the length."""
     has_calls: bool = False
+    """There are calls, and all of them are whole."""
     tokens: tuple[int, ...] = ()
     """In a stream: those that came with no piece. Else all of the answer's."""
     picks: Sequence[PlacedPick] = ()

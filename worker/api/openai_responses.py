@@ -71,7 +71,14 @@ def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     turn = _turn(fields, envelope)
     offered, format_ = fields.read_tools(), fields.read_format()
     prompt = make_chat_prompt(model, _conversation(fields, turn, offered.tools), envelope)
-    plan = plan_answer(model, AnswerWishes(format_, offered.tools, relaxed=offered.relaxed), prompt, envelope)
+    wishes = AnswerWishes(
+        format_,
+        offered.tools,
+        relaxed=offered.relaxed,
+        thought_budget=fields.thought_budget,
+        budget_param=fields.budget_param,
+    )
+    plan = plan_answer(model, wishes, prompt, envelope)
     requests = make_requests(
         model,
         envelope,
@@ -249,7 +256,10 @@ class ResponsesFormatter(Formatter):
     def _end(self, ending: Ending) -> list[Event]:
         self._is_incomplete = ending.finish is FinishReason.LENGTH
         self._verdict = told_verdict(ending)
-        return self._output.end(ending.picks, is_incomplete=self._is_incomplete)
+        items = self._output.items
+        # A stop string that was found in a call has cut that off, though the response is as whole as it was to be.
+        is_cut = bool(items) and items[-1]["type"] == "function_call" and not ending.has_calls
+        return self._output.end(ending.picks, is_incomplete=self._is_incomplete or is_cut)
 
     def _finish(self, totals: Totals) -> str:
         """Make the final response and return its status."""

@@ -14,10 +14,12 @@ from typing import Any
 from llguidance import LLMatcher
 
 from worker.api.gbnf import NoGbnf, lark_of_gbnf
+from worker.api.lark_text import safe_lark
 from worker.chat.marks import Markers
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.errors import RequestError
 from worker.schemas.prepare import prepare_schema
+from worker.schemas.repetitions import TooManyRepeats, repeats_of
 
 MAX_PATTERN_CHARS = 16 * 1024
 MAX_CHOICES = 1024
@@ -25,6 +27,8 @@ MAX_CHOICE_CHARS = 4096
 MAX_GRAMMAR_CHARS = 256 * 1024
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
+_LAST_BACKSLASHES = re.compile(r"(\\*)\Z")
+_PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): *")
 _SPELT_SLASH = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -40,6 +44,8 @@ class OutputFormat:
     """The JSON schema as the client sent it, where there is one."""
     relaxed: tuple[str, ...] = ()
     """What of it cannot be enforced, as paths: it is checked when the answer is there."""
+    keeps_lines: bool = False
+    """The grammar has the client's own lines: what is said of a line is true of the client's."""
 
 
 def json_object_format(param: str) -> OutputFormat:
@@ -64,6 +70,12 @@ def json_schema_format(schema: Any, *, param: str, relaxes: bool = False) -> Out
 def regex_format(pattern: str, *, param: str) -> OutputFormat:
     """Return the form of a text that matches `pattern` as a whole. Raises: RequestError with what is wrong."""
     _check_length(pattern, MAX_PATTERN_CHARS, param)
+    if len(_LAST_BACKSLASHES.findall(pattern)[0]) % 2:
+        raise RequestError(f"'{param}' cannot be used: it ends with a backslash that escapes nothing.", param=param)
+    try:
+        repeats_of(pattern)
+    except TooManyRepeats as error:
+        raise RequestError(f"'{param}' cannot be used: {error}.", param=param) from None
     # A slash needs no backslash here, but other languages want one.
     bare = _SPELT_SLASH.sub(lambda escape: "/" if escape[1] == "/" else escape[0], pattern)
     write = GrammarWriter(Markers())
@@ -97,7 +109,15 @@ def gbnf_format(grammar: str, *, param: str) -> OutputFormat:
 def lark_format(grammar: str, *, param: str) -> OutputFormat:
     """Return the form of a text that follows a grammar in Lark's notation. Raises: RequestError."""
     _check_length(grammar, MAX_GRAMMAR_CHARS, param)
-    return OutputFormat(param, partial(_nested, grammar))
+    return OutputFormat(param, partial(_nested, safe_lark(grammar, param=param)), keeps_lines=True)
+
+
+def told_of(format_: OutputFormat | None, words: str) -> str:
+    """Return what the grammar library says, with the line that a client knows or without a place."""
+    if not (place := _PLACE.match(words)):
+        return words
+    rest = words[place.end() :]
+    return f"line {place[1]}: {rest}" if format_ is not None and format_.keeps_lines else rest
 
 
 def _nested(lark: str, write: GrammarWriter) -> str:
@@ -108,7 +128,7 @@ def _regex_problem(told: str) -> str:
     """Return the one line that matters of what the library says about a pattern."""
     lines = [line.strip() for line in told.splitlines()]
     why = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0] if lines else "")
-    return why.strip()[:300].rstrip(".")
+    return _PLACE.sub("", why.strip())[:300].rstrip(".")
 
 
 def _check_length(text: str, maximum: int, param: str) -> None:

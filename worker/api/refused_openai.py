@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, renamed, with_hints
 from worker.api.refused_everywhere import BUDGETS, EVERYWHERE, OF_OLLAMA, other_names
 
+_FORM = "Use 'response_format' instead."
 _NAMES: Mapping[str, Refused] = {
     **other_names(("max_tokens", "max_completion_tokens", "n_predict")),
     **with_hints(OF_OLLAMA, {"format": "Use 'response_format' instead."}),
     "grammar_string": renamed(is_empty, "grammar"),
+    "extra_body": misplaced("Put its fields at the top of the body; OpenAI's own client does so by itself."),
+    "output_config": misplaced(_FORM),
+    "output_format": misplaced(_FORM),
+    "response_schema": misplaced("Use 'json_schema' instead.", twins=("json_schema",)),
+    "text": misplaced(_FORM),
 }
 
 _SYSTEM = "Send a message with the role 'system' in 'messages' instead."

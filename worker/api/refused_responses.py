@@ -6,7 +6,7 @@ Owns this table alone; how it is applied is in `refusals.py`.
 from __future__ import annotations
 
 from worker.api.refusals import Refused, Table, among, is_empty, misplaced, never, with_hints
-from worker.api.refused_everywhere import BOTH, FORMATS, OF_OLLAMA, other_names
+from worker.api.refused_everywhere import EVERYWHERE, FORMATS, OF_OLLAMA, other_names
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -18,14 +18,14 @@ _THINKING = "Use 'reasoning' or 'chat_template_kwargs' instead, as far as the mo
 
 RESPONSES: Table = {
     **with_hints(
-        {name: one for name, one in BOTH.items() if name != "store"},
+        {name: one for name, one in {**EVERYWHERE, **FORMATS}.items() if name != "store"},
         {"n_probs": _LOGPROBS, "n_cmpl": _ONE_BY_ONE, **dict.fromkeys(FORMATS, _FORMAT)},
     ),
     **other_names(("max_output_tokens", "max_tokens", "max_completion_tokens")),
     **with_hints(OF_OLLAMA, {"format": _FORMAT}),
     "best_of": Refused(among(1)),
     "documents": Refused(is_empty),
-    "reasoning_budget": Refused(among(-1)),
+    "reasoning_budget": Refused(among(-1), "Use 'thinking_budget_tokens' instead."),
     "reasoning_format": Refused(among("auto", "deepseek")),
     "background": Refused(among(False), "Leave the field out: replies are made while you wait."),
     "background_options": Refused(is_empty),

@@ -21,6 +21,7 @@ from worker.api.responses_items import ITEMS
 from worker.api.sampling_fields import SamplingFields
 from worker.api.stream_options import StreamOptions
 from worker.api.thinking import Thinking
+from worker.api.thought_fields import BudgetFields
 from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
 from worker.errors import RequestError
 
@@ -187,7 +188,7 @@ class CountFields(Fields):
         return None if self.reasoning is None else self.reasoning.effort
 
 
-class ResponsesFields(SamplingFields, CountFields):
+class ResponsesFields(SamplingFields, BudgetFields, CountFields):
     """The body of a request for a response. None = not said."""
 
     stream: bool | None = Field(None, description="true or false")

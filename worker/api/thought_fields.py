@@ -16,32 +16,15 @@ from worker.api.thinking import Thinking
 _BUDGET = any_of({"type": "integer", "minimum": -1}, NULL)
 
 
-class ThoughtFields(Fields):
-    """What they call it. None = not said."""
+class BudgetFields(Fields):
+    """What they call the limit of a thought. None = not said."""
 
-    reasoning_effort: str | None = Field(None, description="a string")
-    reasoning_format: Annotated[str | None, WithJsonSchema({"enum": ["auto", "none", "deepseek", None]})] = Field(
-        None, description='"auto", "none" or "deepseek"'
-    )
-    enable_thinking: bool | None = Field(None, description="true or false")
     thinking_budget_tokens: Annotated[Whole | None, WithJsonSchema(_BUDGET)] = Field(
         None, ge=-1, description="an integer of at least 0, or -1 for no limit"
     )
     reasoning_budget_tokens: Annotated[Whole | None, WithJsonSchema(_BUDGET)] = Field(
         None, ge=-1, description="an integer of at least 0, or -1 for no limit"
     )
-
-    @field_validator("reasoning_format")
-    @classmethod
-    def _known_format(cls, value: str | None) -> str | None:
-        if value not in (None, "auto", "none", "deepseek"):
-            raise unsupported('is not available: "auto", "none" and "deepseek" are')
-        return value
-
-    @property
-    def splits_thoughts(self) -> bool:
-        """Whether thoughts are told apart from the answer."""
-        return self.reasoning_format != "none"
 
     @property
     def thought_budget(self) -> int | None:
@@ -58,6 +41,28 @@ class ThoughtFields(Fields):
     def budget_param(self) -> str:
         """The field that limits them."""
         return "thinking_budget_tokens" if self.thinking_budget_tokens is not None else "reasoning_budget_tokens"
+
+
+class ThoughtFields(BudgetFields):
+    """What they call it. None = not said."""
+
+    reasoning_effort: str | None = Field(None, description="a string")
+    reasoning_format: Annotated[str | None, WithJsonSchema({"enum": ["auto", "none", "deepseek", None]})] = Field(
+        None, description='"auto", "none" or "deepseek"'
+    )
+    enable_thinking: bool | None = Field(None, description="true or false")
+
+    @field_validator("reasoning_format")
+    @classmethod
+    def _known_format(cls, value: str | None) -> str | None:
+        if value not in (None, "auto", "none", "deepseek"):
+            raise unsupported('is not available: "auto", "none" and "deepseek" are')
+        return value
+
+    @property
+    def splits_thoughts(self) -> bool:
+        """Whether thoughts are told apart from the answer."""
+        return self.reasoning_format != "none"
 
     @property
     def thinking(self) -> Thinking:

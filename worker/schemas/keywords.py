@@ -184,8 +184,8 @@ TABLE: Final = (
         "pattern",
         _PARTLY,
         _text,
-        "All but lookaround, back references, `\\b`, and counts inside counts that multiply to more than 300. `\\d` "
-        "and `\\w` mean ASCII.",
+        "All but lookaround, back references, `\\b`, control characters that `const` cannot have, and counts inside "
+        "counts that multiply to more than 300. `\\d` and `\\w` mean ASCII.",
     ),
     _row("format", _FULL, _text, f"The form of {', '.join(sorted(FORMATS))}. Others demand nothing."),
     _row(

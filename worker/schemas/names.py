@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from worker.schemas.patterns import matches, quoted_names, translate
+from worker.schemas.patterns import is_writable, matches, quoted_names, translate
 from worker.schemas.problems import Ledger, at
 
 _DEMANDS: Final = frozenset({"type", "enum", "const", "pattern", "minLength", "maxLength"})
@@ -43,8 +43,7 @@ def _listed_or_formed(ledger: Ledger, names: dict[str, Any], out: dict[str, Any]
     if "enum" in names or "const" in names:
         if names.keys() & {"pattern", "minLength", "maxLength"}:
             return False
-        _list(names, out)
-        return True
+        return _list(names, out)
     if (pattern := _one_pattern(ledger, names, here)) is None:
         return False
     others = out.get("additionalProperties", True)
@@ -60,16 +59,20 @@ def _listed_or_formed(ledger: Ledger, names: dict[str, Any], out: dict[str, Any]
     return True
 
 
-def _list(names: dict[str, Any], out: dict[str, Any]) -> None:
+def _list(names: dict[str, Any], out: dict[str, Any]) -> bool:
+    """Return whether `out` has only the names now; nothing is done where one of them cannot be a pattern."""
     listed = [name for name in names.get("enum", [names.get("const")]) if isinstance(name, str)]
     if "const" in names:
         listed = [name for name in listed if name == names["const"]]
     named = out.get("properties", {})
+    if not all(is_writable(name) for name in listed if name not in named):
+        return False
     out["properties"] = {name: inner if name in listed else False for name, inner in named.items()}
     others = out.get("additionalProperties", True)
     if (rest := [name for name in listed if name not in named]) and others is not False:
         out["patternProperties"] = {quoted_names(rest): others}
     out["additionalProperties"] = False
+    return True
 
 
 def _one_pattern(ledger: Ledger, names: dict[str, Any], here: str) -> str | None:

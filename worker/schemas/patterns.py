@@ -14,14 +14,20 @@ from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from worker.schemas.repetitions import Repeats, TooManyRepeats, largest_count
+
 MAX_CHARS: Final = 8192
-MAX_REPEATS: Final = 300
-"""Of counted repetitions inside counted repetitions, multiplied: with 400 the library gives up inside an answer."""
 
 _SURROGATES: Final = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _COUNTED: Final = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _BRACES: Final = re.compile(r"\{[^{}]*\}")
+_HEX: Final = re.compile(r"[0-9a-fA-F]*")
+_HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
+_NUMBERED: Final = re.compile(r"\\[xuU]\{?([0-9a-fA-F]+)\}?")
+_NAMED: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _END: Final = 256
+_WRITABLE_CONTROLS: Final = frozenset("\n\r\b\t\f")
+_UNWRITABLE: Final = "it has control characters, which cannot be written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,11 @@ def quoted_names(names: list[str]) -> str:
     return "^(?:" + "|".join(re.sub(r"([^A-Za-z0-9_ \x80-\U0010ffff])", r"\\\1", name) for name in names) + ")$"
 
 
+def is_writable(text: str) -> bool:
+    """Return whether an answer can have this text."""
+    return not any(map(_is_unwritable, text))
+
+
 def matches(pattern: str, text: str) -> bool | None:
     """Return whether `pattern` is found in `text`; None where the library cannot tell.
 
@@ -143,32 +154,38 @@ class _Translator:
         self._rest = _SURROGATES.sub(_joined, pattern)
         self._at = 0
         self._out: list[str] = []
-        self._repeats: list[int] = [1]
-        """For each open group: the largest count that stands inside it."""
-        self._closed = 1
-        """The same for the atom that has just ended."""
+        self._repeats = Repeats()
 
     def run(self) -> str:
         while self._at < len(self._rest):
             char = self._rest[self._at]
-            if char == "\\":
-                self._escape(in_class=False)
-            elif char == "[":
-                self._class()
-            elif char in "{*+?":
+            if char in "{*+?":
                 self._quantifier(char)
-                continue
-            else:
-                if char == "(":
-                    self._repeats.append(1)
-                elif char == ")" and len(self._repeats) > 1:
-                    self._closed = self._repeats.pop()
-                    self._repeats[-1] = max(self._repeats[-1], self._closed)
-                    self._take(char)
-                    continue
+            elif char in "()":
+                self._repeats.group() if char == "(" else self._repeats.end_group()
                 self._take(char)
-            self._closed = 1
+            else:
+                self._atom(char)
+                self._repeats.atom()
         return "".join(self._out)
+
+    def _atom(self, char: str) -> None:
+        begin = len(self._out)
+        if char == "[":
+            self._class()
+            written = self._out[begin + 1 : -1]
+            if any(map(_is_unwritable, written)):
+                if _are_unwritable(written):
+                    raise _Untranslatable(_UNWRITABLE)
+                # The library drops a class of one character that it cannot write, but not one of several.
+                self._out[begin:] = ["(?:", *self._out[begin:], "|[\\x01\\x02])"]
+            return
+        if char == "\\":
+            self._escape(in_class=False)
+        else:
+            self._take(char)
+        if any(map(_is_unwritable, self._out[begin:])):
+            raise _Untranslatable(_UNWRITABLE)
 
     def _take(self, text: str, num: int | None = None) -> None:
         self._out.append(text)
@@ -182,9 +199,9 @@ class _Translator:
                 if self._rest.startswith("{,", self._at):
                     raise _Untranslatable("'{,n}' means different things in different dialects; write '{0,n}'")
                 self._take("\\{", 1)
-                self._closed = 1
+                self._repeats.atom()
                 return
-            count = max(int(found[1]), int(found[3] or 0), 1)
+            count = largest_count(found[1], found[3])
             self._take(found[0])
         else:
             group_opens = char == "?" and self._out[-1:] == ["("]
@@ -193,13 +210,12 @@ class _Translator:
                 return
         if self._rest[self._at : self._at + 1] == "+":
             raise _Untranslatable("it has a possessive quantifier")
-        total = count * self._closed
-        if self._closed > 1 and total > MAX_REPEATS:
-            raise _Untranslatable(f"its repetitions inside repetitions make more than {MAX_REPEATS}")
-        self._repeats[-1] = max(self._repeats[-1], total)
+        try:
+            self._repeats.repeat(count)
+        except TooManyRepeats as error:
+            raise _Untranslatable(str(error)) from None
         if self._rest[self._at : self._at + 1] == "?":
             self._take("?")
-        self._closed = total
 
     def _escape(self, *, in_class: bool) -> None:
         following = self._rest[self._at + 1 : self._at + 2]
@@ -209,8 +225,11 @@ class _Translator:
             self._take("\\x00", 2)
         elif following == "b" and in_class:
             self._take("\\x08", 2)
-        elif following in "uxpP" and (braces := _BRACES.match(self._rest, self._at + 2)):
+        elif following and following in "uUxpP" and (braces := _BRACES.match(self._rest, self._at + 2)):
             self._take(f"\\{following}{braces[0]}")
+        elif digits := _HEX_DIGITS.get(following):
+            found = _HEX.match(self._rest, self._at + 2, self._at + 2 + digits)
+            self._take(f"\\{following}{found[0] if found else ''}")
         else:
             self._take(f"\\{following}")
 
@@ -233,6 +252,32 @@ class _Translator:
                 self._take(f"\\{char}" if char in "[&~" else char, 1)
         if self._at < len(self._rest):
             self._take("]")
+
+
+def _code(part: str) -> int | None:
+    """Return the character that a part of a pattern stands for, None if it is none or more than one."""
+    if number := _NUMBERED.fullmatch(part):
+        return int(number[1], 16)
+    if len(part) == 2 and part[0] == "\\":
+        return _NAMED.get(part[1], None if part[1].isalnum() else ord(part[1]))
+    return ord(part) if len(part) == 1 else None
+
+
+def _is_unwritable(part: str) -> bool:
+    code = _code(part)
+    return code == 0x7F or (code is not None and code < 0x20 and chr(code) not in _WRITABLE_CONTROLS)
+
+
+def _are_unwritable(parts: list[str]) -> bool:
+    """Return whether this is inside of a class that has no character which can be written."""
+    if not all(part == "-" or _is_unwritable(part) for part in parts):
+        return False
+    for place, part in enumerate(parts[1:-1], 1):
+        if part == "-" and any(
+            (_code(parts[place - 1]) or 0) < ord(char) < (_code(parts[place + 1]) or 0) for char in _WRITABLE_CONTROLS
+        ):
+            return False
+    return parts[0] != "-" and parts[-1] != "-"
 
 
 def _joined(pair: re.Match[str]) -> str:

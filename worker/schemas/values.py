@@ -18,10 +18,9 @@ from worker.schemas.keywords import (
     MAX_ZEROS,
     is_number,
 )
-from worker.schemas.patterns import compile_problem, translate
+from worker.schemas.patterns import compile_problem, is_writable, translate
 from worker.schemas.problems import Ledger, at, quoted
 
-_WRITABLE_CONTROLS: Final = frozenset("\b\t\n\f\r")
 _MAX_MULTIPLE_DECIMALS: Final = 9
 _COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
@@ -159,7 +158,7 @@ def _unwritable(value: Any) -> str | None:
         elif isinstance(inner, dict):
             pending.extend(inner.values())
         elif isinstance(inner, str):
-            if any((char < " " and char not in _WRITABLE_CONTROLS) or char == "\x7f" for char in inner):
+            if not is_writable(inner):
                 return f"the control characters of {quoted(inner)} cannot be written"
         elif is_number(inner) and not _is_exact(inner):
             return f"{quoted(inner)} is too large or too fine to be written exactly"

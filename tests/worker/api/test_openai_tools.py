@@ -10,8 +10,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.fakes.engine import FakeEngine, Script, make_facts
 from tests.support.held_answers import HERMES, SpeakingVocabulary, may_be
-from tests.support.worker_client import WorkerReply
-from tests.worker.api.test_openai_chat import CHATML, chat
+from tests.support.worker_client import WorkerReply, serve
+from tests.worker.api.test_openai_chat import CHATML, chat, template
 from worker.engine.request import FinishReason, GenerationRequest
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -112,6 +112,40 @@ async def test_a_stop_string_counts_in_a_call_as_everywhere() -> None:
     [choice] = reply.json["choices"]
     assert choice["message"]["content"] == "Look:"
     assert "Köln" not in json.dumps(choice, ensure_ascii=False)
+    assert choice["finish_reason"] == "stop"
+    streamed = await ask(scripts("Look: " + CALL), tools=TOOLS, stop=["Köln"], stream=True)
+    assert streamed.events[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_calls_of_which_one_is_cut_off_are_no_reason_to_call(is_stream: bool) -> None:
+    output = NOW_CALL + "\n" + CALL
+    reply = await ask(scripts(output), tools=TOOLS, stop=["Köln"], stream=is_stream)
+    assert (reply.events[-1] if is_stream else reply.json)["choices"][0]["finish_reason"] == "stop"
+    reply = await ask(scripts(output + "END", ""), tools=TOOLS, stop=["END"], stream=is_stream)
+    assert (reply.events[-1] if is_stream else reply.json)["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_a_response_tells_which_call_a_stop_string_cut_off() -> None:
+    on = scripts(NOW_CALL + "\n" + CALL)
+    assert isinstance(on.vocabulary, SpeakingVocabulary)
+    source = HERMES + CHATML
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    body = {"input": "hi", "tools": tools, "stop": ["Köln"]}
+    async with serve(on, template=template(source, on.vocabulary), **on.vocabulary.speaks(source)) as worker:
+        response = (await worker.post("/v1/responses", json.dumps(body).encode())).json
+    assert [(one["type"], one["status"]) for one in response["output"]] == [
+        ("function_call", "completed"),
+        ("function_call", "incomplete"),
+    ]
+
+
+@pytest.mark.parametrize(("fields", "text"), [({"choice": ["éa"]}, ""), ({}, "\ufffd")])
+async def test_half_a_character_is_no_part_of_an_answer_that_is_held_to_a_form(fields: Any, text: str) -> None:
+    on = scripts("é", finish=FinishReason.LENGTH)
+    on.answers[0] = Script([["é".encode()[0]]], FinishReason.LENGTH)
+    [choice] = (await ask(on, **fields)).json["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "length")
 
 
 async def test_a_marker_that_was_made_of_plain_text_is_text() -> None:

@@ -82,6 +82,17 @@ def test_completions_have_refusals_of_their_own() -> None:
 def test_a_form_of_the_answer_under_the_name_of_another_dialect_is_told_the_right_field() -> None:
     with pytest.raises(UnsupportedParameter, match=r"'format' is not read here. Use 'response_format' instead."):
         refuse_unsupported({"format": "json"}, CHAT)
+    for table in (CHAT, COMPLETIONS):
+        for name in ("text", "output_config", "output_format"):
+            with pytest.raises(
+                UnsupportedParameter, match=f"'{name}' is not read here. Use 'response_format' instead."
+            ):
+                refuse_unsupported({name: {"format": {"type": "json_object"}}}, table)
+        with pytest.raises(UnsupportedParameter, match="Use 'json_schema' instead"):
+            refuse_unsupported({"response_schema": {"type": "object"}}, table)
+        with pytest.raises(UnsupportedParameter, match="at the top of the body"):
+            refuse_unsupported({"extra_body": {"regex": "a"}}, table)
+        refuse_unsupported({"extra_body": {}, "text": None}, table)
     with pytest.raises(UnsupportedParameter, match=r"'regex' is not read here. Use 'text.format' instead."):
         refuse_unsupported({"regex": "a"}, RESPONSES)
     with pytest.raises(UnsupportedParameter, match=r"(?s)Use the field that this route has.*drop: \[lark\]"):

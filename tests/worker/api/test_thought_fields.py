@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tests.fakes.engine import FakeEngine, Script, make_facts
 from tests.support.held_answers import HERMES, THINKS, SpeakingVocabulary, may_be
-from tests.worker.api.test_openai_chat import CHATML
+from tests.support.worker_client import serve
+from tests.worker.api.test_openai_chat import CHATML, template
 from tests.worker.api.test_openai_tools import TOOLS, ask, call_of, scripts
 from worker.api.fields import read_fields
 from worker.api.thought_fields import ThoughtFields
@@ -16,6 +19,7 @@ from worker.errors import RequestError, UnsupportedParameter
 ALWAYS = THINKS + CHATML
 SWITCHED = "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}" + ALWAYS
 OPENS = THINKS + CHATML.replace("assistant\n", "assistant\n<think>\n")
+CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 THOUGHT = "«<think>»\nHm, 2.\n«</think>»\n\nTwo."
 
 
@@ -35,9 +39,9 @@ async def asked(source: str = ALWAYS, **fields: Any) -> Any:
     return on.submitted[0]
 
 
-def ended_by(request: Any, written: str) -> str:
+def ended_by(request: Any, written: str, vocabulary: SpeakingVocabulary | None = None) -> str:
     """Return what must come behind this beginning of an answer, as far as it is one token after another."""
-    vocabulary = SpeakingVocabulary()
+    vocabulary = vocabulary or SpeakingVocabulary()
     constraint = request.constraint()
     for token in vocabulary.tokens(written):
         constraint.accept(token)
@@ -166,6 +170,38 @@ async def test_a_budget_and_a_form_go_together() -> None:
     assert ended_by(request, "«<think>»Hm.") == "\n</think>\n\n"
     assert may_be(request, "«<think>»Hm.\n«</think>»\n\nTwo.")
     assert not may_be(request, "«<think>»Hm.\n«</think>»\n\nThree")
+
+
+@pytest.mark.parametrize("name", ["thinking_budget_tokens", "reasoning_budget_tokens"])
+async def test_responses_have_the_same_budget(name: str) -> None:
+    on = scripts(THOUGHT, THOUGHT)
+    assert isinstance(on.vocabulary, SpeakingVocabulary)
+    async with serve(on, template=template(ALWAYS, on.vocabulary), **on.vocabulary.speaks(ALWAYS)) as worker:
+        await worker.post("/v1/responses", json.dumps({"input": "hi", name: 3}).encode())
+        await worker.post("/v1/responses", json.dumps({"input": "hi", name: -1}).encode())
+    assert ended_by(on.submitted[0], "«<think>»Hm.") == "\n</think>\n\n"
+    assert on.submitted[1].constraint is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"choice": ["Two."]}, {"tools": TOOLS}])
+async def test_a_budget_holds_for_thoughts_in_channels(fields: Any) -> None:
+    vocabulary = SpeakingVocabulary(CHANNELS)
+    on = FakeEngine(vocabulary, make_facts(context=2048), [Script([vocabulary.tokens("Two.")])])
+    await ask(on, source="{# <|channel|><|message|>{{ tools }} #}" + CHATML, thinking_budget_tokens=3, **fields)
+    [request] = on.submitted
+    thought = "«<|channel|>»analysis«<|message|>»Hm"
+    assert ended_by(request, thought, vocabulary) == ""
+    assert ended_by(request, thought + ".", vocabulary) == "\n<|end|><|start|>assistant"
+    assert ended_by(request, "«<|channel|>»final«<|message|>»Two.", vocabulary) == ""
+
+
+@pytest.mark.parametrize("fields", [{"enable_thinking": False}, {"reasoning_effort": "none"}])
+async def test_thoughts_in_channels_are_ended_at_once_where_there_shall_be_none(fields: Any) -> None:
+    vocabulary = SpeakingVocabulary(CHANNELS)
+    on = FakeEngine(vocabulary, make_facts(context=2048), [Script([vocabulary.tokens("Two.")])])
+    await ask(on, source="{# <|channel|><|message|> #}" + CHATML, **fields)
+    thought = "«<|channel|>»analysis«<|message|>»"
+    assert ended_by(on.submitted[0], thought, vocabulary) == "\n<|end|><|start|>assistant"
 
 
 @pytest.mark.parametrize("fields", [{"enable_thinking": False}, {"reasoning_effort": "none"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from time import process_time
 from typing import Any
 
@@ -113,3 +114,14 @@ def test_a_list_of_many_objects_is_compared_in_no_time() -> None:
 def test_a_schema_that_is_a_mistake_blames_no_answer(schema: Any) -> None:
     assert problem_of(schema, '{"a": "b"}') is None
     assert problem_of(schema, '"b"') is None
+
+
+def test_many_patterns_for_the_names_of_many_properties_are_not_tried_to_the_end() -> None:
+    patterns = {f"^x{number}y$": True for number in range(600)}
+    schema = {"type": "object", "patternProperties": patterns, "additionalProperties": {"type": "integer"}}
+    started = process_time()
+    assert problem_of(schema, json.dumps({f"k{number}": 1 for number in range(2000)})) is None
+    assert process_time() - started < 3.0
+    few = {"patternProperties": {"^x": True}, "additionalProperties": {"type": "integer"}}
+    assert problem_of(few, json.dumps({f"k{number}": 1 for number in range(2000)} | {"x": "a"})) is None
+    assert "$.k7" in (problem_of(few, json.dumps({"k6": 1, "k7": "a", "x": "a"})) or "")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from time import process_time
+from typing import Any
 
 import pytest
 
 from bench.grammar_driver import takes
 from worker.schemas.patterns import matches, quoted_names, translate
 from worker.schemas.prepare import prepare_schema
+from worker.schemas.problems import CannotEnforce
 from worker.schemas.repetitions import MAX_REPEATS
 
 TAKEN = [
@@ -103,3 +105,72 @@ def test_any_character_can_stand_in_a_text_that_is_matched(text: str) -> None:
 
 def test_a_text_with_half_a_character_cannot_be_matched() -> None:
     assert matches("a", "a\ud800") is None
+
+
+UNWRITABLE = [
+    *(
+        f"^a{char}b$"
+        for char in ("\x00", "\x01", "\x1b", "\x7f", r"\x01", r"\x7f", r"\0", r"\cA", r"\v", r"\u{1}", r"\u0001")
+    ),
+    r"^a[\x01]b$",
+    "^[\x7f]$",
+    r"^[\x01-\x03\x0e]*$",
+    "^(b|a\x01)$",
+]
+
+
+@pytest.mark.parametrize("pattern", UNWRITABLE)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda pattern: {"type": "string", "pattern": pattern},
+        lambda pattern: {"type": "object", "propertyNames": {"pattern": pattern}},
+        lambda pattern: {"type": "object", "patternProperties": {pattern: {}}, "additionalProperties": False},
+    ],
+    ids=["pattern", "propertyNames", "patternProperties"],
+)
+def test_control_characters_that_cannot_be_written_are_refused_or_let_go(pattern: str, wrap: Any) -> None:
+    schema = wrap(pattern)
+    with pytest.raises(CannotEnforce):
+        prepare_schema(schema, param="x")
+    relaxed = prepare_schema(schema, param="x", relaxes=True)
+    assert len(relaxed.relaxed) == 1
+    assert pattern not in relaxed.to_grammar()
+
+
+@pytest.mark.parametrize("names", [{"enum": ["c", "a\x01b"]}, {"const": "a\x7fb"}])
+def test_names_with_such_characters_are_refused_or_let_go(names: Any) -> None:
+    schema = {"type": "object", "propertyNames": names}
+    with pytest.raises(CannotEnforce):
+        prepare_schema(schema, param="x")
+    assert prepare_schema(schema, param="x", relaxes=True).relaxed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"^a[^\x00-\x1f]b$", '"acb"', '"ab"'),
+        (r"^a[\x01c]b$", '"acb"', '"ab"'),
+        (r"^a[\x00-\x1f]b$", '"a\\nb"', '"ab"'),
+        (r"^a[^\x00\x02-\u{10ffff}]?b$", '"ab"', '"acb"'),
+        (r"^a\tb$", '"a\\tb"', '"ab"'),
+        ("^a\nb$", '"a\\nb"', '"ab"'),
+    ],
+)
+def test_classes_with_such_characters_have_the_others(pattern: str, right: str, wrong: str) -> None:
+    grammar = prepare_schema({"type": "string", "pattern": pattern}, param="x").to_grammar()
+    assert takes(grammar, right)
+    assert not takes(grammar, wrong)
+
+
+def test_the_library_s_own_keyword_does_not_reach_it() -> None:
+    schema = {
+        "x-guidance": {"lenient": True, "whitespace_pattern": "x"},
+        "type": "object",
+        "properties": {"a": {"x-guidance": {"lenient": True}, "type": "integer"}, "x-guidance": {"const": 1}},
+    }
+    prepared = prepare_schema(schema, param="x")
+    assert "x-guidance" not in prepared.schema
+    assert "x-guidance" not in prepared.schema["properties"]["a"]
+    assert takes(prepared.to_grammar(), '{"a": 1, "x-guidance": 1}')
+    assert not takes(prepared.to_grammar(), '{"a": 1, "x-guidance": 2}')
