@@ -22,7 +22,7 @@ _FIM_KEYS = (
 """Of each token the key, and the one that older files have."""
 _THOUGHTS = re.compile(
     r"</[\w:]*think|\[/THINK\]|<\|END_THINKING\|>|<\|end_of_thought\|>|</reasoning>"
-    r"|\[BEGIN FINAL RESPONSE\]|<\|inner_suffix\|>|<\|channel\|>|<channel\|>|enable_thinking"
+    r"|\[BEGIN FINAL RESPONSE\]|<\|inner_suffix\|>|<\|channel\|>|<channel\|>|Here is my response:|enable_thinking"
 )
 """What the chat templates of models that think have in them: what ends a thought, or a switch for it."""
 _TOOLS = re.compile(r"\btools\b")

@@ -83,8 +83,8 @@ WORKER_LAYERS = {
         engine.sampler engine.sampling_candidates engine.sampling_chance engine.sampling_dry
         engine.sampling_feedback engine.sampling_infill engine.sampling_steps engine.scheduler
         engine.sequence engine.slot engine.slot_table engine.speculation engine.statistics
-        engine.thought_budget schemas.check schemas.disjoint schemas.emptiness schemas.expansion
-        schemas.keywords schemas.names schemas.patterns schemas.prepare schemas.problems
+        engine.thought_budget schemas.check schemas.closing schemas.disjoint schemas.emptiness
+        schemas.expansion schemas.keywords schemas.names schemas.patterns schemas.prepare schemas.problems
         schemas.references schemas.repetitions schemas.rewriting schemas.validation schemas.values
     """,
     2: """

@@ -9,6 +9,7 @@
     ├── GenerationFailed         500  engine_error
     │   ├── EngineGone           503  engine_stopped
     │   └── UnforeseenFault      500  engine_error
+    ├── GrammarsMissing          503  grammars_unavailable
     ├── WorkerDraining           503  worker_draining
     └── NotAvailableYet          501  not_available_yet
 
@@ -112,6 +113,15 @@ class UnforeseenFault(GenerationFailed):
             "The model's worker failed on this request for a reason that nobody foresaw; the server's log has it "
             "under this request's id."
         )
+
+
+class GrammarsMissing(RequestError):
+    """Answers cannot be held to anything now: the process that tries grammars out cannot be started."""
+
+    status = 503
+    code = "grammars_unavailable"
+    retry_after_s = 1.0
+    outcome = "error"
 
 
 class WorkerDraining(RequestError):

@@ -21,9 +21,9 @@ from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.tools import Demand
 from worker.engine.constraint import Constraint, MakeConstraint
-from worker.engine.grammar import GrammarRefused
+from worker.engine.grammar import GrammarRefused, GrammarsUnavailable
 from worker.engine.thought_budget import BudgetedThoughts, ThoughtBudget
-from worker.errors import RequestError, UnsupportedParameter
+from worker.errors import GrammarsMissing, RequestError, UnsupportedParameter
 from worker.schemas.check import problem_of
 
 
@@ -36,6 +36,8 @@ def plan_answer(model: ServedModel, wishes: AnswerWishes, prompt: ChatPrompt, en
             f"'{wishes.tools_param}' cannot be used: model '{model.name}' has no chat template that could show them.",
             param=wishes.tools_param,
         )
+    if family is not None:
+        _require_readable(family, wishes)
     grammar = _grammar(wishes, prompt)
     make = None if grammar is None else _compiled(model, grammar, wishes)
     return AnswerPlan(
@@ -44,6 +46,16 @@ def plan_answer(model: ServedModel, wishes: AnswerWishes, prompt: ChatPrompt, en
         _with_budget(model, wishes, prompt, make),
         _check(wishes, prompt),
     )
+
+
+def _require_readable(family: Family, wishes: AnswerWishes) -> None:
+    """Raises: RequestError for a tool that cannot be called in the family's form."""
+    for tool in wishes.tools.offered:
+        if (problem := family.problem_with(tool)) is not None:
+            raise RequestError(
+                f"The tool {tool.name!r} cannot be called by this model: {problem}. Rename it.",
+                param=tool.place or wishes.tools_param,
+            )
 
 
 def plan_text(model: ServedModel, format_: OutputFormat | None) -> AnswerPlan:
@@ -101,7 +113,7 @@ def _grammar(wishes: AnswerWishes, prompt: ChatPrompt) -> str | None:
     body = _body(wishes, speech.family, write)
     if body is None:
         return None
-    if speech.tags is not None:
+    if speech.tags is not None and (prompt.is_in_thought or not prompt.has_thought):
         body = _with_thoughts(write, speech.tags, body, is_inside=prompt.is_in_thought)
     return write.grammar(body)
 
@@ -130,6 +142,8 @@ def _compiled(model: ServedModel, grammar: str, wishes: AnswerWishes) -> MakeCon
     param = wishes.tools_param if wishes.format is None else wishes.format.param
     try:
         return model.grammars.compile(grammar).start
+    except GrammarsUnavailable as trouble:
+        raise GrammarsMissing(f"'{param}' cannot be enforced now: {trouble}. Please try again.") from None
     except GrammarRefused as refusal:
         raise RequestError(
             f"'{param}' cannot be enforced: {told_of(wishes.format, str(refusal))}.", param=param
@@ -172,7 +186,11 @@ def _with_budget(
 def _check(wishes: AnswerWishes, prompt: ChatPrompt) -> Check | None:
     format_ = wishes.format
     relaxed = (*wishes.relaxed, *(() if format_ is None else format_.relaxed))
-    if not relaxed:
+    family, offered = prompt.speech.family, wishes.tools.offered
+    is_loose = family is not None and not family.is_exact and wishes.tools.demand is not Demand.NONE
+    if is_loose:
+        relaxed += tuple(tool.place or wishes.tools_param for tool in offered if tool.is_strict)
+    if not relaxed and not (is_loose and offered):
         return None
     tags = None if wishes.splits_thoughts else prompt.speech.tags
     read = text_of if tags is None else partial(_text_behind_thoughts, tags, prompt.is_in_thought)
@@ -189,19 +207,22 @@ def _text_behind_thoughts(tags: Tags, is_inside: bool, deltas: Sequence[Delta]) 
 
 def _verdict(
     wishes: AnswerWishes, relaxed: tuple[str, ...], read: Callable[[Sequence[Delta]], str], deltas: Sequence[Delta]
-) -> Verdict:
+) -> Verdict | None:
+    """Return what is said of an answer; None where nothing is wrong with it, and nothing was left to the model that
+    the request demands."""
     problems: list[str | None] = []
-    arguments: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
     names: dict[int, str] = {}
     for delta in deltas:
         if isinstance(delta, CallStart):
-            names[delta.index], arguments[delta.index] = delta.name, ""
+            names[delta.index], arguments[delta.index] = delta.name, []
         elif isinstance(delta, CallArguments):
-            arguments[delta.index] += delta.text
+            arguments[delta.index].append(delta.text)
     by_name = wishes.tools.by_name
-    for index, text in arguments.items():
-        if (problem := problem_of(by_name[names[index]].parameters, text)) is not None:
+    for index, pieces in arguments.items():
+        if (problem := problem_of(by_name[names[index]].parameters, "".join(pieces))) is not None:
             problems.append(f"the arguments of {names[index]!r}: {problem}")
     if wishes.format is not None and wishes.format.relaxed and not arguments:
         problems.append(problem_of(wishes.format.schema, read(deltas)))
-    return Verdict(relaxed, next((one for one in problems if one is not None), None))
+    problem = next((one for one in problems if one is not None), None)
+    return Verdict(relaxed, problem) if relaxed or problem is not None else None

@@ -49,7 +49,8 @@ class Verdict:
         return {"not_enforced": list(self.relaxed), "is_valid": self.problem is None, "problem": self.problem}
 
 
-Check = Callable[[Sequence[Delta]], Verdict]
+Check = Callable[[Sequence[Delta]], Verdict | None]
+"""Says nothing of an answer that is as it should be where nothing that the request demands was left to the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from worker.api.anthropic_tools import read_tools, shown_tools
 from worker.api.anthropic_turns import make_turns
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import read_fields
 from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.output_format import OutputFormat
@@ -62,7 +62,6 @@ def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             thought_budget=fields.thought_budget,
             budget_param="thinking.budget_tokens",
         )
-        plan = plan_answer(model, wishes, prompt, envelope)
         requests = make_requests(
             model,
             envelope,
@@ -70,8 +69,9 @@ def read_messages(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
             [prompt.tokens],
             param="messages",
             max_tokens=fields.max_tokens,
-            constraint=plan.constraint,
         )
+    plan = plan_answer(model, wishes, prompt, envelope)
+    requests = held_to(requests, plan.constraint)
     shows_thoughts = fields.thinking is None or fields.thinking.display != "omitted"
     seed = fields.told_seed(requests[0].sampling.seed)
     formatter = MessageFormatter(f"msg_{envelope.request_id}", model.name, seed, shows_thoughts=shows_thoughts)

@@ -117,6 +117,8 @@ class ChatPrompt:
     """It ends within a thought, which the answer goes on with."""
     ends_thoughts: bool = False
     """The model shall not think, and its template has no switch for that: a thought is ended as soon as it begins."""
+    has_thought: bool = False
+    """The model shall not think any more: it is told so, or the prompt ends with the end of a thought."""
 
 
 def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: Envelope) -> ChatPrompt:
@@ -129,6 +131,7 @@ def make_chat_prompt(model: ServedModel, conversation: Conversation, envelope: E
         speech,
         tags is not None and _is_in_thought(tags, segments, conversation),
         conversation.thinking.is_off and switch_of(_source(model, conversation)) is None,
+        conversation.thinking.is_off or (tags is not None and segments[-1].text.rstrip().endswith(tags.close)),
     )
 
 

@@ -41,7 +41,6 @@ def make_requests(
     num_choices: int = 1,
     max_tokens: int | None = None,
     num_logprobs: int | None = None,
-    constraint: MakeConstraint | None = None,
 ) -> tuple[GenerationRequest, ...]:
     """Return the sequences of one client request: prompt `p`'s answer `k` has the index p x num_choices + k.
 
@@ -73,11 +72,17 @@ def make_requests(
             slot=slot,
             wants_progress=bool(fields.return_progress),
             wants_timings=bool(fields.timings_per_token),
-            constraint=constraint,
         )
         for _ in range(num_choices):
             requests.append(replace(request, sampling=replace(sampling, choice=len(requests))))
     return tuple(requests)
+
+
+def held_to(
+    requests: tuple[GenerationRequest, ...], constraint: MakeConstraint | None
+) -> tuple[GenerationRequest, ...]:
+    """Return the requests, whose answers are held to this. Made after them, because it costs more than all checks."""
+    return requests if constraint is None else tuple(replace(one, constraint=constraint) for one in requests)
 
 
 def _wanted_slot(id_slot: int | None, num_slots: int) -> int | None:

@@ -40,7 +40,7 @@ class ToolFields(Fields):
         for index, tool in enumerate(self.shown_tools):
             place = f"tools[{index}].function" if self.tools else f"functions[{index}]"
             function = _function_of(tool, f"tools[{index}]")
-            is_strict = read_strict(function.get("strict"), f"{place}.strict")
+            is_strict = read_strict(function.get("strict", tool.get("strict")), f"{place}.strict")
             schema, schema_place = function.get("parameters"), f"{place}.parameters"
             made.append(
                 make_tool(

@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
-from worker.api.engine_requests import check_num_choices, make_requests
+from worker.api.engine_requests import check_num_choices, held_to, make_requests
 from worker.api.fields import read_fields, wrong
 from worker.api.llama_fields import LlamaFields
 from worker.api.llama_prompts import ALLOWED, PROMPTS, MixedPrompt, prompt_tokens, read_prompts
@@ -48,18 +48,18 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
     prompts = [
         prompt_tokens(model.vocabulary, prompt, context=model.context, param="prompt") for prompt in fields.prompt
     ]
-    plan = plan_text(model, fields.read_format())
     requests = make_requests(
         model,
         envelope,
         fields,
         prompts,
         param="prompt",
-        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.num_logprobs,
     )
+    plan = plan_text(model, fields.read_format())
+    requests = held_to(requests, plan.constraint)
     formatter = LlamaFormatter(model, fields, requests)
     return Job(
         requests,

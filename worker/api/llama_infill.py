@@ -9,7 +9,7 @@ from pydantic import Field
 
 from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import Fields, read_fields
 from worker.api.fim_prompt import ExtraFile, Gap, fim_prompt
 from worker.api.llama_fields import LlamaFields
@@ -54,18 +54,18 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         suffix_param="input_suffix",
     )
     prompt = fim_prompt(model, gap, num_answer=fields.max_answer or 1)
-    plan = plan_text(model, fields.read_format())
     requests = make_requests(
         model,
         envelope,
         fields,
         [prompt.tokens],
         param="input_prefix",
-        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.num_logprobs,
     )
+    plan = plan_text(model, fields.read_format())
+    requests = held_to(requests, plan.constraint)
     formatter = LlamaFormatter(model, fields, requests, is_truncated=prompt.num_left_out > 0)
     return Job(
         requests,

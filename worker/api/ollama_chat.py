@@ -16,7 +16,7 @@ from worker.api.answer_plan import plan_answer
 from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, continues_last, make_chat_prompt
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.function_fields import ToolFields
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.logprobs import chat_logprobs
@@ -75,7 +75,6 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
         tools_param=fields.tools_param,
         relaxed=offered.relaxed,
     )
-    plan = plan_answer(model, wishes, prompt, envelope)
     with options_named_as_written():
         requests = make_requests(
             model,
@@ -85,8 +84,9 @@ def read_ollama_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job
             param="messages",
             max_tokens=fields.max_tokens(len(prompt.tokens), model.context),
             num_logprobs=fields.num_logprobs,
-            constraint=plan.constraint,
         )
+    plan = plan_answer(model, wishes, prompt, envelope)
+    requests = held_to(requests, plan.constraint)
     shape = None if fields.num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = OllamaFormatter(
         OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms), as_message, logprobs=shape

@@ -16,7 +16,7 @@ from worker.api.answer_plan import plan_answer, plan_text
 from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import ChatPrompt, Conversation, make_chat_prompt
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import Whole
 from worker.api.fim_prompt import Gap, fim_prompt
 from worker.api.logprobs import chat_logprobs
@@ -55,10 +55,7 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
     fields = read_ollama_fields(OllamaGenerateFields, raw)
     refuse_images(raw, "images")
     prompt = _prompt(model, fields, envelope)
-    if isinstance(prompt, ChatPrompt):
-        tokens, plan = prompt.tokens, plan_answer(model, AnswerWishes(fields.read_format()), prompt, envelope)
-    else:
-        tokens, plan = prompt, plan_text(model, fields.read_format())
+    tokens = prompt.tokens if isinstance(prompt, ChatPrompt) else prompt
     options = fields.chosen
     with options_named_as_written():
         requests = make_requests(
@@ -69,8 +66,12 @@ def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) ->
             param="prompt",
             max_tokens=fields.max_tokens(len(tokens), model.context),
             num_logprobs=fields.num_logprobs,
-            constraint=plan.constraint,
         )
+    if isinstance(prompt, ChatPrompt):
+        plan = plan_answer(model, AnswerWishes(fields.read_format()), prompt, envelope)
+    else:
+        plan = plan_text(model, fields.read_format())
+    requests = held_to(requests, plan.constraint)
     formatter = OllamaFormatter(
         OllamaHead(fields.model or model.name, envelope.created, envelope.load_ms),
         as_response,

@@ -16,7 +16,7 @@ from worker.api.answer_plan import plan_answer
 from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import MESSAGES, Conversation, continues_last, make_chat_prompt
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.format_fields import FormatFields
 from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
@@ -65,18 +65,18 @@ def read_chat(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         budget_param=fields.budget_param,
     )
     prompt = make_chat_prompt(model, _conversation(fields, offered.tools), envelope)
-    plan = plan_answer(model, wishes, prompt, envelope)
     requests = make_requests(
         model,
         envelope,
         fields,
         [prompt.tokens],
         param="messages",
-        constraint=plan.constraint,
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
     )
+    plan = plan_answer(model, wishes, prompt, envelope)
+    requests = held_to(requests, plan.constraint)
     head = Head(
         f"chatcmpl-{envelope.request_id}",
         envelope.created,

@@ -16,7 +16,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
-from worker.api.engine_requests import MAX_ALL_CHOICES, check_num_choices, make_requests
+from worker.api.engine_requests import MAX_ALL_CHOICES, check_num_choices, held_to, make_requests
 from worker.api.fields import Whole, read_fields
 from worker.api.fim_prompt import Gap, fim_prompt
 from worker.api.format_fields import FormatFields
@@ -68,7 +68,6 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
     refuse_unsupported(raw, COMPLETIONS)
     fields = read_fields(CompletionFields, raw)
     _check_combinations(fields)
-    plan = plan_text(model, fields.read_format())
     check_num_choices(len(fields.prompt) * fields.num_choices, param="prompt")
     requests = make_requests(
         model,
@@ -79,8 +78,9 @@ def read_completion(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         num_choices=fields.num_choices,
         max_tokens=fields.max_answer,
         num_logprobs=fields.logprobs,
-        constraint=plan.constraint,
     )
+    plan = plan_text(model, fields.read_format())
+    requests = held_to(requests, plan.constraint)
     head = Head(
         f"cmpl-{envelope.request_id}",
         envelope.created,

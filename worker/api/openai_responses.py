@@ -19,7 +19,7 @@ from worker.api.answer_plan import plan_answer
 from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import Conversation, make_chat_prompt
-from worker.api.engine_requests import make_requests
+from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import read_fields
 from worker.api.formatter import Answer, Ending, Formatter, Piece, told_verdict
 from worker.api.logprobs import chat_logprobs
@@ -78,17 +78,17 @@ def read_response(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         thought_budget=fields.thought_budget,
         budget_param=fields.budget_param,
     )
-    plan = plan_answer(model, wishes, prompt, envelope)
     requests = make_requests(
         model,
         envelope,
         fields,
         [prompt.tokens],
         param="input",
-        constraint=plan.constraint,
         max_tokens=fields.max_answer,
         num_logprobs=num_logprobs,
     )
+    plan = plan_answer(model, wishes, prompt, envelope)
+    requests = held_to(requests, plan.constraint)
     stored = _Stored.of(turn) if fields.is_stored else None
     shape = None if num_logprobs is None else partial(chat_logprobs, model.vocabulary)
     formatter = ResponsesFormatter(

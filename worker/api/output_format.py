@@ -18,6 +18,7 @@ from worker.api.lark_text import safe_lark
 from worker.chat.marks import Markers
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.errors import RequestError
+from worker.schemas.closing import close_objects
 from worker.schemas.prepare import prepare_schema
 from worker.schemas.repetitions import TooManyRepeats, repeats_of
 
@@ -29,6 +30,8 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 _LAST_BACKSLASHES = re.compile(r"(\\*)\Z")
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): *")
+_ASCII = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
+_PIECES = re.compile(r"(\\.)|([\[\]])|([^\\\[\]]+|\\)", re.DOTALL)
 _SPELT_SLASH = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -58,7 +61,7 @@ def json_schema_format(schema: Any, *, param: str, relaxes: bool = False) -> Out
 
     Raises: RequestError naming the place in it.
     """
-    prepared = prepare_schema(schema, param=param, relaxes=relaxes)
+    prepared = prepare_schema(close_objects(schema), param=param, relaxes=relaxes)
     return OutputFormat(
         param,
         lambda write: write.schema(prepared.schema),
@@ -77,12 +80,24 @@ def regex_format(pattern: str, *, param: str) -> OutputFormat:
     except TooManyRepeats as error:
         raise RequestError(f"'{param}' cannot be used: {error}.", param=param) from None
     # A slash needs no backslash here, but other languages want one.
-    bare = _SPELT_SLASH.sub(lambda escape: "/" if escape[1] == "/" else escape[0], pattern)
+    bare = _in_ascii(_SPELT_SLASH.sub(lambda escape: "/" if escape[1] == "/" else escape[0], pattern))
     write = GrammarWriter(Markers())
     is_error, said = LLMatcher.validate_grammar_with_warnings(write.grammar(write.regex(bare)))
     if is_error:
         raise RequestError(f"'{param}' cannot be used: {_regex_problem(said[0])}.", param=param)
     return OutputFormat(param, lambda write: write.regex(bare))
+
+
+def _in_ascii(pattern: str) -> str:
+    """Return the pattern with digits and word characters as nearly everybody means them: those of ASCII."""
+    written: list[str] = []
+    is_in_class = False
+    for escape, bracket, other in _PIECES.findall(pattern):
+        if bracket:
+            is_in_class = bracket == "["
+        meant = _ASCII.get(escape) if is_in_class or not escape else f"[{_ASCII[escape]}]" if escape in _ASCII else None
+        written.append(meant or escape or bracket or other)
+    return "".join(written)
 
 
 def choice_format(texts: Sequence[str], *, param: str) -> OutputFormat:

@@ -12,6 +12,7 @@ from typing import Any
 
 from worker.chat.tool_calls.tools import NO_PARAMETERS, Demand, Tool, Tools
 from worker.errors import RequestError
+from worker.schemas.closing import close_objects
 from worker.schemas.prepare import prepare_schema
 
 MAX_TOOLS = 512
@@ -51,9 +52,10 @@ def make_tool(
     if schema.get("type", "object") != "object":
         raise RequestError(f"'{schema_place}.type' must be \"object\": arguments have names.", param=schema_place)
     whole = {"type": "object", **schema}
-    prepared = prepare_schema(whole, param=schema_place, relaxes=not is_strict)
+    prepared = prepare_schema(close_objects(whole), param=schema_place, relaxes=not is_strict)
     relaxed = tuple(schema_place + one.path.removeprefix("$") for one in prepared.relaxed)
-    return Tool(name, description, whole, prepared.schema), relaxed
+    tool = Tool(name, description, whole, prepared.schema, is_strict=is_strict, place=schema_place)
+    return tool, relaxed
 
 
 def choose_tools(

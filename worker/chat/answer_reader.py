@@ -73,8 +73,10 @@ class AnswerReader:
             # Some models write the tag that the prompt has written already.
             yield from scan.leading(tags.open)
             yield from scan.until(tags.close, emit=scan.reasoning)
+            scan.end_thought()
         else:
             while (yield from scan.leading(tags.open)) is not None:
                 yield from scan.until(tags.close, emit=scan.reasoning)
+                scan.end_thought()
         if scan.markers.is_token(tags.open):
             scan.thoughts = (scan.markers.form(tags.open), scan.markers.form(tags.close))

@@ -48,6 +48,7 @@ KNOWN_TAGS = (
     Tags("<mm:think>", "</mm:think>"),
     Tags("<think:opensource>", "</think:opensource>", sign="'</think{}>'.format("),
     Tags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    Tags("Here is my thought process:", "Here is my response:"),
 )
 """As the templates of models show them."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from worker.chat.reasoning import Tags
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.scanner import Reading, Scanner
-from worker.chat.tool_calls.tools import Tools
+from worker.chat.tool_calls.tools import Tool, Tools
 
 
 class Family(ABC):
@@ -38,6 +38,9 @@ class Family(ABC):
     """The real model that the tests have called tools with; empty = canned outputs only."""
     needs_instructions: ClassVar[bool] = False
     """The chat template says nothing of tools: the prompt must tell which there are and how to call them."""
+    is_exact: ClassVar[bool] = True
+    """Arguments are JSON, so that the grammar holds them to all that it gets of a schema; else parts of it are left to
+    the model, and calls must be checked."""
 
     @abstractmethod
     def fits(self, source: str) -> bool:
@@ -66,6 +69,10 @@ class Family(ABC):
             f"{write.text_before(trigger)} {self.block(write, tools, trigger)}" for trigger in self.triggers
         )
         return f"{block}* {TEXT}" if tools.is_parallel else f"{block} | {TEXT}"
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return why a tool cannot be called in this form, as the end of a sentence about it; None = it can."""
+        return None
 
     def instructions(self, tools: Tools) -> str:
         """Return what the prompt tells of the tools, for families whose templates do not."""
@@ -96,6 +103,14 @@ class Family(ABC):
         The same arguments give the same id.
         """
         return f"call_{key[:22]}{index:02d}"
+
+
+def unreadable(names: Iterable[str]) -> str | None:
+    """Return what is wrong with the first of these names, for `problem_with`; None if there is none."""
+    name = next(iter(names), None)
+    if name is None:
+        return None
+    return f"its parameter {name!r} has a name that the model's form of calls cannot hold"
 
 
 def spell_calls(calls: Sequence[Mapping[str, Any]]) -> str:

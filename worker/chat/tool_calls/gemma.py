@@ -16,7 +16,7 @@ from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar
+from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
 from worker.chat.tool_calls.values import Notation, read_arguments, read_name
 
 CALL = "call:"
@@ -31,7 +31,12 @@ class FunctionGemma(Family):
     markers: ClassVar[tuple[str, ...]] = ("<start_function_call>", "<end_function_call>", "<escape>")
     triggers = ("<start_function_call>",)
     between = ""
+    is_exact = False
     notation: ClassVar[Notation] = Notation(("<escape>",), are_keys_sorted=True)
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return which parameter has a name that the notation cannot hold."""
+        return problem_with_names(tool.grammar_schema, self.notation, ":")
 
     def fits(self, source: str) -> bool:
         """Whether the template shows calls between these markers."""

@@ -20,6 +20,8 @@ from worker.chat.tool_calls.tools import Tools
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 NAME, ARGUMENTS = '\n{"name": ', ', "arguments": '
 BRACE, END = "}", "}\n"
+_FENCE = "```"
+_BARE = ("{", "```json\n{", "```\n{")
 
 
 class Hermes(Family):
@@ -35,9 +37,23 @@ class Hermes(Family):
         return OPEN in source and "<function=" not in source and "<arg_key>" not in source
 
     def read(self, scan: Scanner) -> Reading[None]:
-        """Read text and calls."""
+        """Read text and calls. Small models leave the tags out: an answer that begins with a call alone is one, too."""
+        while (opening := (yield from scan.leading(*_BARE))) is not None:
+            if not (yield from self._read_bare(scan, opening)):
+                break
         while (yield from scan.until(OPEN)) is not None:
             yield from self._read_call(scan)
+
+    def _read_bare(self, scan: Scanner, opening: str) -> Reading[bool]:
+        scan.remember(opening)
+        num_calls = scan.num_calls
+        yield from read_call(scan, is_open=True)
+        if scan.num_calls == num_calls:
+            scan.give_back()
+            return False
+        if opening != "{":
+            yield from scan.leading(_FENCE)
+        return True
 
     def _read_call(self, scan: Scanner) -> Reading[None]:
         scan.remember(OPEN)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
@@ -23,6 +23,8 @@ _KINDS: Final = (
     (list, "array"),
 )
 """What Python reads JSON as; a boolean is an integer, too."""
+_NO_SCHEMAS: Final = frozenset({"properties", "const", "enum", "default", "examples", "required"})
+"""Keys whose values are none, or are looked at by themselves."""
 _WORDS: Final = {"true": "true", "false": "false", "none": "null", "null": "null"}
 
 
@@ -60,18 +62,31 @@ def schema_of(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def followed(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a schema refers to, or the first of its choices that is not only null; empty if there is none."""
-    for _ in range(MAX_DEPTH):
-        match schema:
-            case {"$ref": str(reference)}:
-                schema = resolved(reference, root)
-            case {"anyOf": list(schemas)} | {"oneOf": list(schemas)}:
-                schema = next((one for one in schemas if kinds_of(one, root) != {"null"}), None)
-            case Mapping():
-                return schema
-            case _:
-                break
-    return {}
+    """Return what a schema refers to, or the first of its choices that is not only null; empty if there is none.
+
+    The parts of an `allOf` come as one schema. Choices beside properties are left out: they only demand more.
+    """
+    parts: list[Mapping[str, Any]] = []
+    _collect(schema, root, parts, set(), 0)
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def inner_names(schema: object) -> Iterator[str]:
+    """Yield the names of all properties that are named anywhere in a schema."""
+    pending = [schema]
+    while pending:
+        match pending.pop():
+            case Mapping() as found:
+                named = found.get("properties")
+                if isinstance(named, Mapping):
+                    yield from named
+                    pending += named.values()
+                required = found.get("required")
+                if isinstance(required, list):
+                    yield from (name for name in required if isinstance(name, str))
+                pending += (one for key, one in found.items() if key not in _NO_SCHEMAS)
+            case list() as found:
+                pending += found
 
 
 def resolved(reference: str, root: Mapping[str, Any]) -> object:
@@ -95,6 +110,52 @@ def json_of(text: str, kinds: frozenset[str]) -> str:
         if (value := _parsed(candidate)) is not None and _is_of(value[0], kinds):
             return candidate
     return json.dumps(text if not kinds or "string" in kinds else stripped, ensure_ascii=False)
+
+
+def _collect(
+    schema: object, root: Mapping[str, Any], parts: list[Mapping[str, Any]], seen: set[str], depth: int
+) -> None:
+    """Add what all of must hold for a schema; each reference is followed once."""
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return
+    match schema:
+        case {"$ref": str(reference)}:
+            if reference not in seen:
+                seen.add(reference)
+                _collect(resolved(reference, root), root, parts, seen, depth + 1)
+        case {"allOf": list(inner)}:
+            for one in [{key: value for key, value in schema.items() if key != "allOf"}, *inner]:
+                if one:
+                    _collect(one, root, parts, seen, depth + 1)
+        case {"properties": Mapping()}:
+            parts.append(schema)
+        case {"anyOf": list(inner)} | {"oneOf": list(inner)}:
+            chosen = next((one for one in inner if kinds_of(one, root) != {"null"}), None)
+            _collect(chosen, root, parts, seen, depth + 1)
+        case _:
+            parts.append(schema)
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one schema of an object that demands what each of these does, as far as names, places and types go."""
+    joined: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    required: list[Any] = []
+    for part in parts:
+        joined = {**part, **joined}
+        for name, one in _mapping(part.get("properties")).items():
+            others = properties.get(name, one)
+            properties[name] = one if others == one else {"allOf": [others, one]}
+        demanded = part.get("required")
+        required += demanded if isinstance(demanded, list) else []
+    if any(part.get("additionalProperties") is False for part in parts):
+        joined["additionalProperties"] = False
+    found = {"properties": properties} if properties else {}
+    return {**joined, **found, **({"required": list(dict.fromkeys(required))} if required else {})}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _readings(text: str, kinds: frozenset[str]) -> Iterable[str]:

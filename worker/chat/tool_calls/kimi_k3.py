@@ -61,6 +61,10 @@ class KimiK3(TaggedFamily):
         """Whether the template puts such tags together."""
         return OPEN in source and CLOSE in source and "close_tag(" in source
 
+    def holds_name(self, name: str) -> bool:
+        """Whether an argument's tag with this name is read as what it is."""
+        return super().holds_name(name) and '"' not in name and _unescaped(name) == name
+
     # --- reading ------------------------------------------------------------------------------------------
 
     def read(self, scan: Scanner) -> Reading[None]:

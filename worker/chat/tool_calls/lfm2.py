@@ -16,7 +16,7 @@ from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.json_calls import read_calls
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar
+from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
 from worker.chat.tool_calls.values import PYTHON, read_python_call
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -31,6 +31,11 @@ class Lfm2(Family):
     markers = (OPEN, CLOSE)
     triggers = (OPEN,)
     holds_many = True
+    is_exact = False
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return which parameter has a name that the notation cannot hold."""
+        return problem_with_names(tool.grammar_schema, PYTHON, "=")
 
     def fits(self, source: str) -> bool:
         """Whether the template writes these markers, or lists tools in its family's way."""

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from worker.chat.marks import unmarked
+from worker.chat.tool_calls.family import unreadable
 from worker.chat.tool_calls.grammar import GrammarWriter
-from worker.chat.tool_calls.json_values import followed, is_text, json_of, kinds_of, schema_of
+from worker.chat.tool_calls.json_values import followed, inner_names, is_text, json_of, kinds_of, schema_of
 from worker.chat.tool_calls.parameter_grammar import choices_of, members_of, with_definitions
 from worker.chat.tool_calls.parameters import Arguments
 from worker.chat.tool_calls.scanner import Reading, Scanner
@@ -58,6 +59,10 @@ class MiniMaxM3(TaggedFamily):
     def fits(self, source: str) -> bool:
         """Whether the template shows the token."""
         return NAMESPACE in source
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return which parameter, or property inside of one, has a name that cannot be that of an element."""
+        return unreadable(name for name in inner_names(tool.grammar_schema) if not _NAME.fullmatch(name))
 
     def read(self, scan: Scanner) -> Reading[None]:
         """Read text and calls. An answer without thoughts may begin with the end of such."""

@@ -12,7 +12,7 @@ from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.leading import not_beginning_with
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar
+from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
 from worker.chat.tool_calls.values import PYTHON, read_python_call
 
 FENCES = ("```tool_code", "```python", "```")
@@ -45,6 +45,11 @@ class Pythonic(Family):
     markers = ()
     triggers = ()
     holds_many = True
+    is_exact = False
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return which parameter has a name that the notation cannot hold."""
+        return problem_with_names(tool.grammar_schema, PYTHON, "=")
 
     def fits(self, source: str) -> bool:
         """Whether the template shows the form as Meta and Google do."""

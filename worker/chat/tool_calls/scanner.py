@@ -86,6 +86,10 @@ class Scanner:
             self._is_beside = self._is_thinking = False
         self._space.append(space)
 
+    def end_thought(self) -> None:
+        """A thought ends here, and be it empty: white space behind it is left out."""
+        self._space, self._is_beside = [], True
+
     def reasoning(self, text: str) -> None:
         """It is a thought. White space around it is left out."""
         said, space = _without_space(text)

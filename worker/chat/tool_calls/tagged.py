@@ -9,13 +9,15 @@ Paris
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from worker.chat.marks import unmarked
-from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.family import Family, unreadable
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
-from worker.chat.tool_calls.parameter_grammar import ParameterGrammar
+from worker.chat.tool_calls.json_values import followed
+from worker.chat.tool_calls.parameter_grammar import ParameterGrammar, members_of
 from worker.chat.tool_calls.parameters import Arguments
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.sections import SectionSigns, read_sections
@@ -64,6 +66,19 @@ class TaggedFamily(Family):
     """Calls with parameters in tags."""
 
     layout: ClassVar[Layout]
+    is_exact = False
+
+    def problem_with(self, tool: Tool) -> str | None:
+        """Return which parameter has a name that its tag could not hold."""
+        schema = tool.grammar_schema if isinstance(tool.grammar_schema, Mapping) else {}
+        names = (name for name, _, _ in members_of(followed(schema, schema)))
+        return unreadable(name for name in names if not self.holds_name(name))
+
+    def holds_name(self, name: str) -> bool:
+        """Whether a parameter's tag with this name is read as what it is."""
+        end = self.layout.key_end
+        is_plain = bool(name) and name == unmarked(name).strip() and LINE not in name
+        return is_plain and (name + end).find(end) == len(name)
 
     # --- reading ------------------------------------------------------------------------------------------
 

@@ -21,6 +21,10 @@ class Tool:
     """JSON schema of the arguments, an object; as the client wrote it."""
     enforced: Mapping[str, Any] | bool | None = None
     """What of it a grammar can enforce; None = all of it."""
+    is_strict: bool = field(default=False, compare=False)
+    """The client demands that all of it is enforced."""
+    place: str = field(default="", compare=False)
+    """Where the request has the schema; empty = unknown."""
 
     @property
     def grammar_schema(self) -> Mapping[str, Any] | bool:

@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from worker.chat.marks import unmarked
+from worker.chat.tool_calls.family import unreadable
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
-from worker.chat.tool_calls.json_values import followed, resolved
+from worker.chat.tool_calls.json_values import followed, inner_names, resolved
 from worker.chat.tool_calls.values import Notation
 
 _DEPTH_OF_ANY = 3
@@ -20,6 +22,35 @@ _NUMERIC = ("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"
 _TEXTUAL = ("type", "minLength", "maxLength", "pattern", "format")
 _BARE_KEY = "[A-Za-z_][A-Za-z0-9_]*"
 Schema = Mapping[str, Any] | bool
+
+
+def problem_with_names(schema: Schema, notation: Notation, colon: str) -> str | None:
+    """Return which property of the arguments, or inside of one, has a name that the notation cannot hold."""
+    if not isinstance(schema, Mapping):
+        return None
+    arguments = followed(schema, schema)
+    named = arguments.get("properties")
+    tops = [*(named if isinstance(named, Mapping) else ()), *arguments.get("required", ())]
+    can_be_inner = _is_bare_key if notation.has_bare_keys else _is_quoted_key
+    # Inside the names of the arguments come again: they are told apart by being among these.
+    inner = (name for name in inner_names(schema) if name not in tops)
+    return unreadable(
+        [
+            *(name for name in tops if isinstance(name, str) and not _is_bare_key(name, colon)),
+            *(name for name in inner if not can_be_inner(name, notation.colon)),
+        ]
+    )
+
+
+def _is_bare_key(key: str, colon: str) -> bool:
+    """Whether a key that stands without quotes is read as what it is."""
+    is_word = bool(key) and key == unmarked(key).strip() and not any(char in f"{colon},{{}}[]()<|\n" for char in key)
+    return is_word and (colon != "=" or not (key[0] in "\"'+-." or key[0].isdigit()))
+
+
+def _is_quoted_key(key: str, colon: str) -> bool:
+    """The same for one with quotes, in which nothing is escaped."""
+    return bool(key) and json.dumps(key, ensure_ascii=False) == f'"{key}"' and key == unmarked(key)
 
 
 class ValueGrammar:
