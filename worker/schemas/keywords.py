@@ -157,7 +157,12 @@ TABLE: Final = (
     ),
     _row("properties", _FULL, _named_schemas, "Written in the order in which the schema names them."),
     _row("required", _FULL, _required, "Also names that are not in `properties`."),
-    _row("additionalProperties", _FULL, _schema, "Left out it means true, as the standard has it."),
+    _row(
+        "additionalProperties",
+        _FULL,
+        _schema,
+        "Left out it means false where there are `properties` (see above), else true.",
+    ),
     _row(
         "patternProperties",
         _PARTLY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.fakes.engine import FakeVocabulary
 from tests.support.held_answers import may_be
 from worker.api.fields import read_fields
 from worker.api.format_fields import FormatFields, read_response_format
-from worker.api.output_format import MAX_CHOICES, MAX_PATTERN_CHARS, OutputFormat
+from worker.api.output_format import MAX_CHOICES, MAX_PATTERN_CHARS, OutputFormat, regex_format
 from worker.chat.marks import Markers
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.engine.grammar import Grammars
@@ -214,3 +215,18 @@ def test_the_same_object_is_read_wherever_a_dialect_has_it() -> None:
     with pytest.raises(RequestError) as caught:
         read_response_format({"type": "json_schema", "name": "t", "strict": 1, "schema": {}}, "text.format")
     assert caught.value.param == "text.format.strict"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "held", "refused"),
+    [
+        (r"\d{2}", "12", "\u0661\u0662"),
+        (r"[\d.]+", "1.5", "\u0661.\u0662"),
+        (r"\w+", "a_1", "\u00e9"),
+    ],
+)
+def test_digits_and_word_characters_of_patterns_are_those_of_ascii(pattern: str, held: str, refused: str) -> None:
+    written = regex_format(pattern, param="regex").write(GrammarWriter(Markers()))
+    rust = re.compile(written.strip("/"))
+    assert rust.fullmatch(held)
+    assert not rust.fullmatch(refused)
