@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +83,10 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
     with ThreadPoolExecutor(1, thread_name_prefix="text") as beside:
         text: Future[_TextSide] | None = None
 
-        def begin_text_side(vocabulary: LlamaVocabulary) -> None:
+        def begin_text_side(vocabulary: LlamaVocabulary) -> Callable[[], object]:
             nonlocal text
             text = beside.submit(_load_text_side, spec, vocabulary)
+            return partial(wait, [text])
 
         backend = load_backend(
             spec.model_path,

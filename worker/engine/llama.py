@@ -33,16 +33,16 @@ def load_backend(
     *,
     num_threads: int = 1,
     on_progress: OnProgress | None = None,
-    on_vocabulary: Callable[[LlamaVocabulary], None] | None = None,
+    on_vocabulary: Callable[[LlamaVocabulary], Callable[[], object]] | None = None,
 ) -> LlamaBackend | EncoderBackend:
     """Return the backend of whatever kind of model the file holds, with its weights in memory and its first pass done.
 
     `on_progress` gets the fraction read and returns False to give up. `on_vocabulary` is called when the weights are
-    there and the longest part of the rest, llama.cpp's own work, begins. Raises: BadModel, OutOfMemory.
+    there and the longest part of the rest, llama.cpp's own work, begins; what it returns waits until nobody needs the
+    vocabulary, and is called before that goes with a model that is of no use. Raises: BadModel, OutOfMemory.
     """
     model = LlamaModel.load(path, options, on_progress)
-    if on_vocabulary is not None:
-        on_vocabulary(model.vocabulary)
+    vocabulary_is_free = None if on_vocabulary is None else on_vocabulary(model.vocabulary)
     try:
         if model.is_encoder:
             return EncoderBackend(model, num_threads=num_threads)
@@ -54,6 +54,8 @@ def load_backend(
             model.is_encoder = True  # its file does not say so, but it pools rows and keeps none
             return EncoderBackend(model, num_threads=num_threads)
     except LoadFailed:
+        if vocabulary_is_free is not None:
+            vocabulary_is_free()
         model.close()
         raise
 

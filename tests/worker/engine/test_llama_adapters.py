@@ -19,6 +19,7 @@ from worker.engine.core import EngineCore
 from worker.engine.engine_limits import scheduler_options
 from worker.engine.errors import BadModel, InvalidBatch
 from worker.engine.llama import LlamaBackend, load_backend
+from worker.engine.llama_vocabulary import LlamaVocabulary
 from worker.engine.request import AdapterSet, GenerationRequest, RequestId, SamplingParams
 
 PROMPT = list(range(300, 324))
@@ -187,3 +188,17 @@ def test_prompt_computed_with_one_adapter_is_not_reused_for_another(folder: Path
         counts.append(driver.core.statistics.counters().prompt_tokens_cached - before)
     assert counts == [0, len(PROMPT) - 1, 0, 0]
     backend.close()
+
+
+def test_a_vocabulary_is_there_until_nobody_needs_it_although_the_model_is_of_no_use(tmp_path: Path) -> None:
+    """The chat template is read beside the rest: what it looks at must not be freed under its hands."""
+    model = write_tiny_llama(tmp_path / "model.gguf").path
+    options = EngineOptions(context=64, loras=(LoraFile("none", str(tmp_path / "none.gguf")),))
+    seen: list[int] = []
+
+    def on_vocabulary(vocabulary: LlamaVocabulary) -> Callable[[], object]:
+        return lambda: seen.append(vocabulary.num_vocab if vocabulary.piece(5) is not None else 0)
+
+    with pytest.raises(BadModel, match="none"):
+        load_backend(str(model), options, on_vocabulary=on_vocabulary)
+    assert len(seen) == 1
