@@ -65,5 +65,5 @@ def _chosen(allowed: list[int], chance: random.Random, *, is_late: bool) -> int:
         return chance.choice(closing)
     plain = [token for token in _PLAIN if token in without_end]
     if plain and chance.random() < 0.8:
-        return chance.choice(plain)
+        return int(chance.choice(plain))
     return chance.choice(without_end)

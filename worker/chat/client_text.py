@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, SupportsIndex
@@ -77,6 +77,25 @@ class Guard:
         self._control = control
         self._num_broken = 0
 
+    # --- what is written beside client text ---
+
+    def spell(self, spell: Callable[[Any], str], value: Any, harmless: Any) -> str:
+        """Return what `spell` makes of what the client wrote, with an `end_mark` inside each control text that is of
+        its own: another guard can `trust` these.
+
+        They are as many as in what it makes of something `harmless`. If there are more, some were formed together with
+        the client's text; which ones cannot be told, so none has a mark.
+        """
+        clean, marks = self._split_marks(self.unescape(spell(self.wrap(value))))
+        own = [span for span in self._control.find(clean) if not _is_broken(span, marks)]
+        if len(own) != len(self._control.find(spell(harmless))) or any(end - start == 1 for start, end in own):
+            return clean
+        return _with_marks(clean, {start + 1 for start, _ in own}, self.end_mark)
+
+    def trust(self, text: str, own_mark: str) -> ClientText:
+        """Return client text with the control texts unbroken inside which another guard has put `own_mark`."""
+        return self.claim(text.replace(own_mark, ""), self.num_unbroken(text) + text.count(own_mark))
+
     # --- what templates do ---
 
     def wrap(self, value: Any, control: ControlTexts | None = None) -> Any:
@@ -126,7 +145,7 @@ class Guard:
         self._num_broken += len(new) - len(marks)
         if self._num_broken > _MAX_BROKEN:
             raise LimitExceeded(f"The messages spell out control tokens of this model more than {_MAX_BROKEN} times.")
-        return self.own(self._with_marks(clean, new) if len(new) > len(marks) else text)
+        return self.own(_with_marks(clean, new, self.mark) if len(new) > len(marks) else text)
 
     def join(self, pieces: Sequence[str]) -> str:
         """Return the joined pieces; control texts that span client text and anything else are broken at the seams."""
@@ -146,7 +165,7 @@ class Guard:
             spanned = [i for i in range(first, last + 1) if seams[i] < seams[i + 1]]
             if len(spanned) > 1 and any(isinstance(pieces[i], ClientText) for i in spanned):
                 new |= {seams[i] for i in spanned[1:]}
-        return self.own(self._with_marks(clean, new) if len(new) > len(marks) else text)
+        return self.own(_with_marks(clean, new, self.mark) if len(new) > len(marks) else text)
 
     def unescape(self, text: str) -> str:
         """Return `text` with marks that were escaped by JSON or `repr` as marks again."""
@@ -184,11 +203,6 @@ class Guard:
         parts = text.split(self.mark)
         return "".join(parts), list(accumulate(map(len, parts)))[:-1]
 
-    def _with_marks(self, clean: str, marks: Iterable[int]) -> str:
-        positions = sorted(marks)
-        starts, ends = [0, *positions], [*positions, len(clean)]
-        return self.mark.join(clean[start:end] for start, end in zip(starts, ends, strict=True))
-
 
 def texts_of(value: Any) -> Iterator[str]:
     """Yield every string in JSON-like `value`, keys included."""
@@ -219,6 +233,12 @@ def is_client(value: Any) -> bool:
             return any(map(is_client, value))
         case _:
             return False
+
+
+def _with_marks(clean: str, marks: Iterable[int], mark: str) -> str:
+    positions = sorted(marks)
+    starts, ends = [0, *positions], [*positions, len(clean)]
+    return mark.join(clean[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 def _is_broken(span: tuple[int, int], marks: list[int]) -> bool:

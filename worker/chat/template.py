@@ -91,7 +91,7 @@ class ChatTemplate:
         self._check_kwargs(kwargs)
         if continue_final_message:
             _check_final(turns[-1])
-        turns = self.expectations.spell_out(turns, self._family.spell)
+        turns, own_mark = self._spell_out(turns)
         if tools and self.expectations.takes_tools_in_system:
             turns = with_tools_in_system(turns, tools)
         given = {
@@ -102,7 +102,8 @@ class ChatTemplate:
         refusals: list[TemplateError] = []
         for shape in _shapes(turns):
             try:
-                return self._render(self.expectations.fit(shape), given, now, continue_final_message)
+                fitted = self.expectations.fit(shape)
+                return self._render(fitted, given, now, is_continued=continue_final_message, own_mark=own_mark)
             except LimitExceeded:
                 raise
             except TemplateError as refusal:
@@ -115,11 +116,31 @@ class ChatTemplate:
         return find_expectations(self._probe)
 
     def _probe(self, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        segments = self._render(turns, {"tools": tools, "add_generation_prompt": True}, _PROBE_TIME, False)
+        segments = self._render(turns, {"tools": tools, "add_generation_prompt": True}, _PROBE_TIME)
         return "".join(segment.text for segment in segments)
 
+    def _spell_out(self, turns: Sequence[Turn]) -> tuple[list[Turn], str]:
+        """Return the turns as the template has a place for them, and the mark inside control texts that are ours."""
+        if self.expectations.shows_calls or not any(turn.get("tool_calls") for turn in turns):
+            return self.expectations.spell_out(turns), ""
+
+        def spell(calls: Sequence[Mapping[str, Any]]) -> str:
+            return guard.spell(self._family.spell, calls, [{"name": "x", "arguments": {}} for _ in calls])
+
+        try:
+            guard = Guard(self._control, texts_of(turns))
+            return self.expectations.spell_out(turns, spell), guard.end_mark
+        except RecursionError:
+            raise TemplateError("The messages or tools are nested too deeply.") from None
+
     def _render(
-        self, turns: Sequence[Turn], given: Mapping[str, Any], now: datetime, is_continued: bool
+        self,
+        turns: Sequence[Turn],
+        given: Mapping[str, Any],
+        now: datetime,
+        *,
+        is_continued: bool = False,
+        own_mark: str = "",
     ) -> list[Segment]:
         try:
             if self._wants_xml_tools:
@@ -127,7 +148,7 @@ class ChatTemplate:
             if self._wants_texts:
                 given = {**_own_variables(given["tools"] or [], now), **given}
             guard = Guard(self._control, [self._source, *texts_of([turns, given])])
-            wrapped = [self._wrap(guard, turn) for turn in turns]
+            wrapped = [self._wrap(guard, turn, own_mark) for turn in turns]
             variables = {"documents": None, **guard.wrap(given), "messages": wrapped, **self._special}
         except RecursionError:
             raise TemplateError("The messages or tools are nested too deeply.") from None
@@ -147,11 +168,13 @@ class ChatTemplate:
         # A template that prints the last message twice has ended its first copy with the same characters.
         return guard.segments(guard.without_end_marks(before))
 
-    def _wrap(self, guard: Guard, turn: Turn) -> Turn:
+    def _wrap(self, guard: Guard, turn: Turn, own_mark: str) -> Turn:
         own = self._control_of_assistant if turn["role"] == "assistant" else None
         wrapped: Turn = {
             guard.wrap(key): guard.wrap(value, own if key == "content" else None) for key, value in turn.items()
         }
+        if own_mark and turn["role"] == "assistant":
+            wrapped["content"] = _trusted(wrapped["content"], guard, own_mark)
         return wrapped | {"role": turn["role"]}
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
@@ -187,6 +210,13 @@ def _append(turn: Turn, guard: Guard, ending: str) -> None:
         turn["content"] = guard.own(f"{content}{ending}")
     else:
         content[-1]["text"] = guard.own(f"{content[-1]['text']}{ending}")
+
+
+def _trusted(content: Any, guard: Guard, own_mark: str) -> Any:
+    """Return a content in which what we have spelled out is our own."""
+    if isinstance(content, list):
+        return [{**part, "text": guard.trust(part["text"], own_mark)} if "text" in part else part for part in content]
+    return content if content is None else guard.trust(content, own_mark)
 
 
 def _own_variables(tools: Sequence[Mapping[str, Any]], now: datetime) -> dict[str, str]:

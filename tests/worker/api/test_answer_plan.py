@@ -24,6 +24,8 @@ TOOL = Tool("now", None, {"type": "object", "properties": {"zone": {"type": "str
 CALL = '«<tool_call>»\n{"name": "now", "arguments": {"zone": "CET"}}\n«</tool_call>»'
 FORM = choice_format(["yes", "no"], param="choice")
 LOOSE = {"type": "array", "uniqueItems": True}
+TAGGED = "{# <tool_call>{{ tools }} <function= <parameter= #}"
+"""Makes of any template one whose model has each parameter in tags."""
 NO_MARKERS: tuple[str, ...] = ()
 
 
@@ -164,6 +166,17 @@ def test_a_budget_of_a_model_that_does_not_think_is_refused_by_its_field() -> No
     assert caught.value.param == "thinking.budget_tokens"
 
 
+def test_a_tool_whose_parameter_the_form_of_calls_cannot_hold_is_refused_by_its_place() -> None:
+    odd = Tool("f", None, {"type": "object", "properties": {"a>b": {}}}, place="tools[3].function.parameters")
+    for tool, param in ((odd, odd.place), (Tool("f", None, odd.parameters), "functions")):
+        with pytest.raises(RequestError) as caught:
+            plan(AnswerWishes(tools=Tools((tool,), Demand.AUTO), tools_param="functions"), TAGGED)
+        assert (caught.value.status, caught.value.param) == (400, param)
+        assert "'f'" in caught.value.message
+        assert "'a>b'" in caught.value.message
+    assert plan(AnswerWishes(tools=Tools((odd,), Demand.AUTO)), HERMES).constraint is not None
+
+
 # --- what reads answers ---------------------------------------------------------------------------------
 
 
@@ -224,6 +237,7 @@ def test_a_form_that_is_not_enforced_as_a_whole_is_checked(deltas: list[Delta], 
     check = plan(AnswerWishes(form, tools(Demand.AUTO)), HERMES).check
     assert check is not None
     verdict = check(deltas)
+    assert verdict is not None
     assert verdict.told["not_enforced"] == ["$.uniqueItems"]
     assert (verdict.problem is None) is (problem is None)
     assert verdict.told["is_valid"] is (problem is None)
@@ -235,8 +249,49 @@ def test_arguments_that_are_not_enforced_as_a_whole_are_checked_call_by_call() -
     wishes = AnswerWishes(tools=Tools((loose, TOOL), Demand.AUTO), relaxed=("tools[0].parameters.properties.a",))
     check = plan(wishes, HERMES).check
     assert check is not None
-    good = [CallStart(0, "x", "f"), CallArguments(0, '{"a": '), CallArguments(0, "[1]}")]
-    bad = [CallStart(1, "y", "f"), CallArguments(1, '{"a": [1, 1]}')]
-    assert check(good).problem is None
-    assert (check([*good, *bad]).problem or "").startswith("the arguments of 'f': ")
-    assert check([TextDelta("no call")]).problem is None
+    good: list[Delta] = [CallStart(0, "x", "f"), CallArguments(0, '{"a": '), CallArguments(0, "[1]}")]
+    bad: list[Delta] = [CallStart(1, "y", "f"), CallArguments(1, '{"a": [1, 1]}')]
+    said: list[Delta] = [TextDelta("no call")]
+    for deltas in (good, said):
+        verdict = check(deltas)
+        assert verdict is not None
+        assert verdict.problem is None
+    wrong = check([*good, *bad])
+    assert wrong is not None
+    assert (wrong.problem or "").startswith("the arguments of 'f': ")
+
+
+def call(arguments: str) -> list[Delta]:
+    """Return a call that came in pieces."""
+    return [CallStart(0, "x", "f"), *(CallArguments(0, piece) for piece in arguments)]
+
+
+def many(*, is_strict: bool) -> Tools:
+    schema = {"type": "object", "additionalProperties": {"type": "array"}, "minProperties": 1}
+    return Tools((Tool("f", None, schema, is_strict=is_strict, place="tools[0].function.parameters"),), Demand.AUTO)
+
+
+def test_strict_tools_whose_arguments_are_no_json_are_named_and_checked() -> None:
+    check = plan(AnswerWishes(tools=many(is_strict=True)), TAGGED).check
+    assert check is not None
+    for deltas, is_valid in ((call('{"a": []}'), True), (call("{}"), False), ([TextDelta("no call")], True)):
+        verdict = check(deltas)
+        assert verdict is not None
+        assert verdict.told["not_enforced"] == ["tools[0].function.parameters"]
+        assert verdict.told["is_valid"] is is_valid
+
+
+def test_other_tools_are_checked_there_and_only_told_of_where_something_is_wrong() -> None:
+    check = plan(AnswerWishes(tools=many(is_strict=False)), TAGGED).check
+    assert check is not None
+    assert check(call('{"a": []}')) is None
+    assert check([TextDelta("no call")]) is None
+    verdict = check(call("{}"))
+    assert verdict is not None
+    assert (verdict.relaxed, (verdict.problem or "").startswith("the arguments of 'f': ")) == ((), True)
+
+
+def test_calls_in_json_are_not_checked_again() -> None:
+    assert plan(AnswerWishes(tools=many(is_strict=True)), HERMES).check is None
+    none = Tools(many(is_strict=True).offered, Demand.NONE)
+    assert plan(AnswerWishes(tools=none), TAGGED).check is None

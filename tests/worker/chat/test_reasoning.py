@@ -15,6 +15,7 @@ from worker.chat.reasoning import Tags, find_tags
         ("{%- set think_end_token = '</mm:think>' -%}", ("<mm:think>", "</mm:think>")),
         ("{%- set end = '</think{}>'.format(':opensource') %}", ("<think:opensource>", "</think:opensource>")),
         ("after the marker [BEGIN FINAL RESPONSE].", ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")),
+        ("after 'Here is my response:' for each", ("Here is my thought process:", "Here is my response:")),
     ],
 )
 def test_a_template_tells_the_tags_of_thoughts(source: str, tags: tuple[str, str]) -> None:

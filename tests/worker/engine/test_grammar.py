@@ -243,7 +243,7 @@ def test_the_next_grammar_is_compiled_after_one_that_has_killed_its_trial() -> N
     grammars = Grammars(SmallVocabulary(), SPECIAL)
     with pytest.raises(GrammarRefused, match="nested too deeply"):
         grammars.compile(REFUSED["a chain of rules"]())
-    with pytest.raises(GrammarRefused, match="more than a second|too big"):  # whichever limit is reached first
+    with pytest.raises(GrammarRefused, match=r"more than a second|too big"):  # whichever limit is reached first
         grammars.compile(doubled(25))
     assert grammars.compile('start: "ab"').start().allowed(())
 

@@ -14,7 +14,7 @@ from worker.chat.tool_calls.gigachat import GigaChat3, GigaChat31
 from worker.chat.tool_calls.glm import Glm, Hunyuan3
 from worker.chat.tool_calls.harmony import Harmony
 from worker.chat.tool_calls.hermes import Hermes
-from worker.chat.tool_calls.json_lists import Functools, Granite3, Nemotron2, Phi4Mini, ToolCallsList
+from worker.chat.tool_calls.json_lists import Functools, Granite3, HunyuanA13B, Nemotron2, Phi4Mini, ToolCallsList
 from worker.chat.tool_calls.kimi import KimiK2
 from worker.chat.tool_calls.kimi_k3 import KimiK3
 from worker.chat.tool_calls.lfm2 import Lfm2
@@ -64,6 +64,7 @@ FAMILIES: tuple[Family, ...] = (
     Granite3(),
     Phi4Mini(),
     Functools(),
+    HunyuanA13B(),
     ToolCallsList(),
     Nemotron2(),
     Hermes(),

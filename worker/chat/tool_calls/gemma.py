@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from worker.chat.reasoning import Tags
-from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.family import Family, unreadable
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
+from worker.chat.tool_calls.value_grammar import ValueGrammar, unreadable_names
 from worker.chat.tool_calls.values import Notation, read_arguments, read_name
 
 CALL = "call:"
@@ -36,7 +36,7 @@ class FunctionGemma(Family):
 
     def problem_with(self, tool: Tool) -> str | None:
         """Return which parameter has a name that the notation cannot hold."""
-        return problem_with_names(tool.grammar_schema, self.notation, ":")
+        return unreadable(unreadable_names(tool.grammar_schema, self.notation, ":"))
 
     def fits(self, source: str) -> bool:
         """Whether the template shows calls between these markers."""

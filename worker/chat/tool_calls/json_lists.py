@@ -16,10 +16,12 @@ from worker.chat.tool_calls.family import Family, call_of
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.json_calls import read_calls
 from worker.chat.tool_calls.scanner import Reading, Scanner
+from worker.chat.tool_calls.spelling import spelled, written
 from worker.chat.tool_calls.tools import Tool, Tools
 
 NAME, ARGUMENTS, END = '{"name": ', ', "arguments": ', "}"
 OPENING = "["
+ANSWER, ANSWER_END = "<answer>", "</answer>"
 FUNCTOOLS = "functools["
 """With the bracket: the word alone is that of a module of Python, which answers may speak of."""
 
@@ -37,13 +39,16 @@ class JsonList(Family):
         # The bracket may stand on the next line.
         signs = {trigger.removesuffix(OPENING): trigger for trigger in self.triggers}
         while (sign := (yield from scan.until(*signs))) is not None:
-            scan.remember(sign)
-            yield from scan.space()
-            if not (yield from read_calls(scan)):
-                scan.give_back()
-                continue
-            if closer := self._closer(signs[sign]):
-                yield from scan.leading(closer)
+            yield from self._read_list(scan, sign, self._closer(signs[sign]))
+
+    def _read_list(self, scan: Scanner, sign: str, closer: str) -> Reading[None]:
+        """Read the list behind a sign, and what ends it; what is none is given back."""
+        scan.remember(sign)
+        yield from scan.space()
+        if not (yield from read_calls(scan)):
+            scan.give_back()
+        elif closer:
+            yield from scan.leading(closer)
 
     def block(self, write: GrammarWriter, tools: Tools, trigger: str) -> str:
         """Return a list of calls of the tools."""
@@ -109,14 +114,45 @@ class ToolCallsList(JsonList):
     """Between tags."""
 
     name = "tool-calls-list"
-    title = "Apriel 1.5 and 1.6, Hunyuan"
-    markers = ("<tool_calls>", "</tool_calls>")
+    title = "Apriel 1.5 and 1.6, and others with a list in `<tool_calls>`"
+    markers: ClassVar[tuple[str, ...]] = ("<tool_calls>", "</tool_calls>")
     triggers = ("<tool_calls>",)
     closers = ("</tool_calls>",)
 
     def fits(self, source: str) -> bool:
         """Whether the template writes these tags. MiniMax, which has no list in them, is asked before."""
         return "<tool_calls>" in source and "</tool_calls>" in source
+
+
+class HunyuanA13B(ToolCallsList):
+    """The same, and tags around what is said."""
+
+    name = "hunyuan-a13b"
+    title = "Hunyuan A13B"
+    markers = (*ToolCallsList.markers, ANSWER, ANSWER_END)
+
+    def fits(self, source: str) -> bool:
+        """Whether the template knows of both kinds of tags."""
+        return ANSWER in source and ToolCallsList.fits(self, source)
+
+    def read(self, scan: Scanner) -> Reading[None]:
+        """Read text, with tags around it or without, and lists of calls."""
+        if (yield from scan.leading(ANSWER)) is None:
+            return (yield from super().read(scan))
+        yield from scan.space()
+        [sign], [closer] = self.triggers, self.closers
+        ends = [spelled(scan.markers, one) for one in (f"\n{ANSWER_END}", ANSWER_END)]
+        while (found := (yield from scan.until(*ends, sign))) is not None:
+            if found == sign:
+                yield from self._read_list(scan, found, closer)
+            else:
+                ends = []
+                yield from scan.space()
+
+    def answer(self, write: GrammarWriter, body: str) -> str:
+        """Return the expression of an answer with the tags or without."""
+        opening, end = written(write, f"{ANSWER}\n"), written(write, f"\n{ANSWER_END}")
+        return write.any_of([f"{opening} {body} {end}", body])
 
 
 class Nemotron2(JsonList):

@@ -64,11 +64,14 @@ def schema_of(name: str, schema: Mapping[str, Any]) -> object:
 def followed(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a schema refers to, or the first of its choices that is not only null; empty if there is none.
 
-    The parts of an `allOf` come as one schema. Choices beside properties are left out: they only demand more.
+    The parts of an `allOf` come as one schema. Of choices beside properties all have a place, and none is demanded.
     """
-    parts: list[Mapping[str, Any]] = []
-    _collect(schema, root, parts, set(), 0)
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    parts, choices = _Parts(root), _Parts(root, takes_choice=True)
+    parts.add(schema)
+    if any("properties" in part for part in parts.found):
+        return _joined([*parts.found, *parts.possible])
+    choices.add(schema)
+    return _joined(choices.found)
 
 
 def inner_names(schema: object) -> Iterator[str]:
@@ -112,32 +115,60 @@ def json_of(text: str, kinds: frozenset[str]) -> str:
     return json.dumps(text if not kinds or "string" in kinds else stripped, ensure_ascii=False)
 
 
-def _collect(
-    schema: object, root: Mapping[str, Any], parts: list[Mapping[str, Any]], seen: set[str], depth: int
-) -> None:
-    """Add what all of must hold for a schema; each reference is followed once."""
-    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
-        return
-    match schema:
-        case {"$ref": str(reference)}:
-            if reference not in seen:
-                seen.add(reference)
-                _collect(resolved(reference, root), root, parts, seen, depth + 1)
-        case {"allOf": list(inner)}:
-            for one in [{key: value for key, value in schema.items() if key != "allOf"}, *inner]:
-                if one:
-                    _collect(one, root, parts, seen, depth + 1)
-        case {"properties": Mapping()}:
-            parts.append(schema)
-        case {"anyOf": list(inner)} | {"oneOf": list(inner)}:
-            chosen = next((one for one in inner if kinds_of(one, root) != {"null"}), None)
-            _collect(chosen, root, parts, seen, depth + 1)
-        case _:
-            parts.append(schema)
+class _Parts:
+    """What all must hold for a schema; each reference is followed once.
+
+    `takes_choice`: the first choice that is not only null must hold; else choices say which properties there may be.
+    """
+
+    def __init__(self, root: Mapping[str, Any], *, takes_choice: bool = False) -> None:
+        self._root = root
+        self._takes_choice = takes_choice
+        self._seen: set[str] = set()
+        self.found: list[Mapping[str, Any]] = []
+        self.possible: list[Mapping[str, Any]] = []
+        """Schemas of properties that a choice has."""
+
+    def add(self, schema: object, depth: int = 0) -> None:
+        """Add the parts of a schema."""
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            return
+        match schema:
+            case {"$ref": str(reference)}:
+                if reference not in self._seen:
+                    self._seen.add(reference)
+                    self.add(resolved(reference, self._root), depth + 1)
+                self.add({key: value for key, value in schema.items() if key != "$ref"}, depth + 1)
+            case {"allOf": list(inner)}:
+                for one in [{key: value for key, value in schema.items() if key != "allOf"}, *inner]:
+                    self.add(one, depth + 1)
+            case {"anyOf": list(choices)} | {"oneOf": list(choices)}:
+                self._add_choices(schema, choices, depth)
+            case _ if schema:
+                self.found.append(schema)
+
+    def _add_choices(self, schema: Mapping[str, Any], choices: Sequence[object], depth: int) -> None:
+        if self._takes_choice:
+            self.add(next((one for one in choices if kinds_of(one, self._root) != {"null"}), None), depth + 1)
+            return
+        self.found.append(schema)
+        each = _Parts(self._root)
+        each._seen = self._seen
+        for one in choices:
+            each.add(one, depth + 1)
+        properties: dict[str, list[object]] = {}
+        for part in (*each.found, *each.possible):
+            for name, one in _mapping(part.get("properties")).items():
+                properties.setdefault(name, []).append(one)
+        self.possible += [
+            {"properties": {name: ones[0] if len(ones) == 1 else {"anyOf": ones}}} for name, ones in properties.items()
+        ]
 
 
 def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one schema of an object that demands what each of these does, as far as names, places and types go."""
+    if len(parts) == 1:
+        return dict(parts[0])
     joined: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     required: list[Any] = []

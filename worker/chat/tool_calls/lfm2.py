@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.family import Family, unreadable
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.json_calls import read_calls
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
+from worker.chat.tool_calls.value_grammar import ValueGrammar, unreadable_names
 from worker.chat.tool_calls.values import PYTHON, read_python_call
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -35,7 +35,7 @@ class Lfm2(Family):
 
     def problem_with(self, tool: Tool) -> str | None:
         """Return which parameter has a name that the notation cannot hold."""
-        return problem_with_names(tool.grammar_schema, PYTHON, "=")
+        return unreadable(unreadable_names(tool.grammar_schema, PYTHON, "="))
 
     def fits(self, source: str) -> bool:
         """Whether the template writes these markers, or lists tools in its family's way."""

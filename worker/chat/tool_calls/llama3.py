@@ -5,7 +5,8 @@
     <|python_tag|>print(1 + 1)
 
 The second form is that of built-in tools, the third that of the tool that runs code. Several calls stand behind one
-another with `;` between them. Llama 4 has the same JSON, behind what `<|python_start|>` and `<|python_end|>` enclose.
+another with `;` between them; some models that were trained further write a JSON list of them. Llama 4 has the same
+JSON, behind what `<|python_start|>` and `<|python_end|>` enclose.
 Source: the chat templates of these models, and Meta's description of their prompt formats.
 """
 
@@ -17,7 +18,7 @@ from typing import ClassVar
 from worker.chat.tool_calls.code_calls import CodeCall, code_tool
 from worker.chat.tool_calls.family import Family
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
-from worker.chat.tool_calls.json_calls import CallKeys, read_call
+from worker.chat.tool_calls.json_calls import CallKeys, read_call, read_calls
 from worker.chat.tool_calls.leading import not_beginning_with
 from worker.chat.tool_calls.pythonic import read_call_list
 from worker.chat.tool_calls.scanner import Reading, Scanner
@@ -41,6 +42,8 @@ class Llama3(Family):
     markers: ClassVar[tuple[str, ...]] = (TAG,)
     triggers = ()
     holds_many = True
+    has_lists: ClassVar[bool] = True
+    """Lists of calls in JSON are calls, too."""
 
     def fits(self, source: str) -> bool:
         """Whether the template asks for JSON with parameters in turns of Llama 3."""
@@ -60,7 +63,11 @@ class Llama3(Family):
                 yield from self._read_code(scan, spaces)
 
     def _read_json(self, scan: Scanner) -> Reading[None]:
-        """Read calls one behind another; what is none is given back."""
+        """Read calls one behind another, or a list of them; what is none is given back."""
+        if self.has_lists and (yield from scan.peek()) == "[":
+            if not (yield from read_calls(scan, KEYS)):
+                scan.give_back()
+            return
         while (yield from read_call(scan, KEYS)):
             scan.remember()
             yield from scan.space()
@@ -94,21 +101,32 @@ class Llama3(Family):
     def required_calls(self, write: GrammarWriter, tools: Tools) -> str:
         """Return a call, behind the marker or without it."""
         block = write.rule(self.block(write, tools, ""))
-        return write.any_of([block, *self._tagged(write, tools, block)])
+        return write.any_of([block, *self._lists(write, tools), *self._tagged(write, tools, block)])
 
     def free_calls(self, write: GrammarWriter, tools: Tools) -> str:
         """Return calls at the beginning, or text and perhaps calls behind the marker."""
         block = write.rule(self.block(write, tools, ""))
         beginnings = [
-            opening + json.dumps(tool.name, ensure_ascii=False) for tool in tools.offered for opening in OPENINGS
+            bracket + opening + json.dumps(tool.name, ensure_ascii=False)
+            for tool in tools.offered
+            for opening in OPENINGS
+            for bracket in ("", "[")[: 1 + self.has_lists]
         ]
         text = write.rule(write.regex(not_beginning_with(beginnings)))
         tagged = self._tagged(write, tools, block)
-        return write.any_of([block, text, *(f"{text} {one}" for one in tagged)])
+        return write.any_of([block, *self._lists(write, tools), text, *(f"{text} {one}" for one in tagged)])
 
-    def _call(self, write: GrammarWriter, tool: Tool) -> str:
+    def _lists(self, write: GrammarWriter, tools: Tools) -> list[str]:
+        """Return lists of calls where such are read."""
+        if not self.has_lists:
+            return []
+        first = write.any_of(self._call(write, tool, "[") for tool in tools.offered)
+        more = f"({write.literal(', ')} {self.block(write, tools, '')})*" if tools.is_parallel else ""
+        return [write.rule(f"{first} {more} {write.literal(']')}")]
+
+    def _call(self, write: GrammarWriter, tool: Tool, before: str = "") -> str:
         name = json.dumps(tool.name, ensure_ascii=False)
-        opening = write.any_of(write.literal(one + name + ARGUMENTS) for one in OPENINGS)
+        opening = write.any_of(write.literal(before + one + name + ARGUMENTS) for one in OPENINGS)
         return f"{opening} {write.schema(tool.grammar_schema)} {write.literal('}')}"
 
     def _tagged(self, write: GrammarWriter, tools: Tools, block: str) -> list[str]:
@@ -131,6 +149,7 @@ class Llama4(Llama3):
     name = "llama4"
     title = "Llama 4"
     markers = (START, END)
+    has_lists = False
 
     def fits(self, source: str) -> bool:
         """Whether the template has turns of Llama 4 and tools."""

@@ -7,12 +7,12 @@ Source: Meta's description of Llama 3.2's zero-shot function calling, Google's o
 
 from __future__ import annotations
 
-from worker.chat.tool_calls.family import Family
+from worker.chat.tool_calls.family import Family, unreadable
 from worker.chat.tool_calls.grammar import GrammarWriter
 from worker.chat.tool_calls.leading import not_beginning_with
 from worker.chat.tool_calls.scanner import Reading, Scanner
 from worker.chat.tool_calls.tools import Tool, Tools
-from worker.chat.tool_calls.value_grammar import ValueGrammar, problem_with_names
+from worker.chat.tool_calls.value_grammar import ValueGrammar, unreadable_names
 from worker.chat.tool_calls.values import PYTHON, read_python_call
 
 FENCES = ("```tool_code", "```python", "```")
@@ -49,7 +49,7 @@ class Pythonic(Family):
 
     def problem_with(self, tool: Tool) -> str | None:
         """Return which parameter has a name that the notation cannot hold."""
-        return problem_with_names(tool.grammar_schema, PYTHON, "=")
+        return unreadable(unreadable_names(tool.grammar_schema, PYTHON, "="))
 
     def fits(self, source: str) -> bool:
         """Whether the template shows the form as Meta and Google do."""

@@ -7,11 +7,10 @@ a family.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from worker.chat.marks import unmarked
-from worker.chat.tool_calls.family import unreadable
 from worker.chat.tool_calls.grammar import TEXT, GrammarWriter
 from worker.chat.tool_calls.json_values import followed, inner_names, resolved
 from worker.chat.tool_calls.values import Notation
@@ -24,22 +23,17 @@ _BARE_KEY = "[A-Za-z_][A-Za-z0-9_]*"
 Schema = Mapping[str, Any] | bool
 
 
-def problem_with_names(schema: Schema, notation: Notation, colon: str) -> str | None:
-    """Return which property of the arguments, or inside of one, has a name that the notation cannot hold."""
+def unreadable_names(schema: Schema, notation: Notation, colon: str) -> Iterator[str]:
+    """Yield the names of arguments, and of properties inside of them, that the notation cannot hold."""
     if not isinstance(schema, Mapping):
-        return None
+        return
     arguments = followed(schema, schema)
     named = arguments.get("properties")
     tops = [*(named if isinstance(named, Mapping) else ()), *arguments.get("required", ())]
     can_be_inner = _is_bare_key if notation.has_bare_keys else _is_quoted_key
-    # Inside the names of the arguments come again: they are told apart by being among these.
-    inner = (name for name in inner_names(schema) if name not in tops)
-    return unreadable(
-        [
-            *(name for name in tops if isinstance(name, str) and not _is_bare_key(name, colon)),
-            *(name for name in inner if not can_be_inner(name, notation.colon)),
-        ]
-    )
+    yield from (name for name in tops if isinstance(name, str) and not _is_bare_key(name, colon))
+    # The names of the arguments come again here: they are told apart by being among these.
+    yield from (name for name in inner_names(schema) if name not in tops and not can_be_inner(name, notation.colon))
 
 
 def _is_bare_key(key: str, colon: str) -> bool:

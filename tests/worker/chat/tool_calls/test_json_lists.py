@@ -7,9 +7,21 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.answer_vectors import Vector, check_vector
+from tests.support.byte_tokenizer import Grammar, markers_of
 from tests.support.grammar_checks import ONE, check_accepted, check_refused, check_walks, free_grammars
+from worker.chat.marks import Markers
 from worker.chat.reasoning import Tags
-from worker.chat.tool_calls.json_lists import Functools, Granite3, JsonList, Nemotron2, Phi4Mini, ToolCallsList
+from worker.chat.tool_calls.families import choose_family
+from worker.chat.tool_calls.grammar import GrammarWriter
+from worker.chat.tool_calls.json_lists import (
+    Functools,
+    Granite3,
+    HunyuanA13B,
+    JsonList,
+    Nemotron2,
+    Phi4Mini,
+    ToolCallsList,
+)
 
 WEATHER = '{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}'
 NOW = '{"name": "now", "arguments": {}}'
@@ -111,3 +123,35 @@ def test_an_answer_may_speak_of_a_module_that_is_called_like_the_word_in_front_o
     text = "import functools\n\n@functools.cache\ndef now(): ..."
     assert [grammar.refused_at(text) for grammar in free_grammars(family)] == ["", ""]
     check_vector(family, Vector("Python", text, [("text", text)]))
+
+
+@pytest.mark.parametrize(
+    ("output", "means"),
+    [
+        ("«<answer>»\nIt is 5.\n«</answer>»", [("text", "It is 5.")]),
+        ("\n«<answer>»It is 5.«</answer>»\n", [("text", "It is 5.")]),
+        ("It is 5.", [("text", "It is 5.")]),
+        ("Write <answer> and </answer>.", [("text", "Write <answer> and </answer>.")]),
+        (f"«<answer>»\nI look.\n«</answer>»\n«<tool_calls>»[{NOW}]«</tool_calls>»", [("text", "I look."), MEANS_NOW]),
+        (f"«<answer>»I look.«<tool_calls>»[{NOW}]«</tool_calls>»«</answer>»", [("text", "I look."), MEANS_NOW]),
+        (f"«<tool_calls>»[{NOW}]«</tool_calls>»", [MEANS_NOW]),
+    ],
+    ids=str,
+)
+def test_tags_around_what_hunyuan_says_are_left_out(output: str, means: list[tuple[str, ...]]) -> None:
+    check_vector(HunyuanA13B(), Vector("tags", output, means))
+
+
+def test_a_form_may_stand_in_the_tags_of_hunyuan() -> None:
+    for markers in (markers_of(HunyuanA13B.markers), Markers()):
+        write = GrammarWriter(markers)
+        grammar = Grammar(write.grammar(HunyuanA13B().answer(write, write.literal("yes"))), markers)
+        for output in ("yes", "«<answer>»\nyes\n«</answer>»"):
+            assert grammar.accepts(output), output
+        assert not grammar.accepts("«<answer>»\nno\n«</answer>»")
+
+
+def test_templates_with_tags_around_answers_are_told_from_others() -> None:
+    tags = "<tool_calls></tool_calls>"
+    assert choose_family(f"{tags} <answer>").name == "hunyuan-a13b"
+    assert choose_family(tags).name == "tool-calls-list"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from worker.chat.tool_calls.json_values import followed, json_of, kinds_of, schema_of
+from worker.chat.tool_calls.json_values import followed, inner_names, json_of, kinds_of, schema_of
 
 ROOT = {
     "$defs": {"unit": {"enum": ["C", 1]}, "loop": {"$ref": "#/$defs/loop"}, "a/b": {"type": "array"}},
@@ -47,6 +47,51 @@ def test_references_are_followed_to_a_schema_and_not_for_ever() -> None:
     assert followed({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/unit"}]}, ROOT) == {"enum": ["C", 1]}
     assert followed({"$ref": "#/$defs/loop"}, ROOT) == {}
     assert followed({"$ref": "#/$defs/none"}, ROOT) == {}
+
+
+def test_the_parts_of_a_schema_are_one() -> None:
+    root = {
+        "$defs": {"again": {"allOf": [{"$ref": "#/$defs/again"}, {"$ref": "#/$defs/again"}, {"required": ["c"]}]}},
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "allOf": [
+            {"properties": {"b": {"type": "integer"}, "a": {"minLength": 1}}, "required": ["b"]},
+            {"$ref": "#/$defs/again"},
+            {"additionalProperties": False, "required": ["b", "a"]},
+            True,
+        ],
+    }
+    found = followed(root, root)
+    assert found["properties"] == {"a": {"allOf": [{"type": "string"}, {"minLength": 1}]}, "b": {"type": "integer"}}
+    assert (found["required"], found["additionalProperties"]) == (["b", "c", "a"], False)
+
+
+def test_properties_count_more_than_choices_between_demands_beside_them() -> None:
+    schema = {"properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert followed(schema, schema) == schema
+
+
+def test_properties_of_choices_beside_others_have_a_place_and_are_not_demanded() -> None:
+    choices = [
+        {"properties": {"kind": {"const": "x"}, "b": {}}, "required": ["kind", "b"]},
+        {"properties": {"kind": {"const": "y"}}, "required": ["kind"]},
+    ]
+    base = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    for schema in ({**base, "anyOf": choices}, {"allOf": [base, {"oneOf": choices}]}):
+        found = followed(schema, schema)
+        kind = {"anyOf": [{"const": "x"}, {"const": "y"}]}
+        assert found["properties"] == {"a": {"type": "string"}, "kind": kind, "b": {}}
+        assert found["required"] == ["a"]
+    assert followed({"oneOf": choices}, {}) == choices[0]
+
+
+def test_names_are_found_at_every_depth_and_in_no_values() -> None:
+    schema = {
+        "$defs": {"d": {"required": ["in d"]}},
+        "properties": {"properties": {"items": [{"properties": {"deep": {"const": {"properties": {"no": 1}}}}}]}},
+        "default": {"properties": {"no": 1}},
+    }
+    assert set(inner_names(schema)) == {"in d", "properties", "deep"}
 
 
 @pytest.mark.parametrize(

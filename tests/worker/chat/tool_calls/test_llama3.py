@@ -49,6 +49,11 @@ SHARED = (
     ),
 )
 TAGGED = (
+    Vector("a list", f"[{CALL}, {SECOND}]", [MEANS, MEANS_NOW]),
+    Vector("a list behind white space", f"\n[\n  {SECOND}\n]\n", [MEANS_NOW]),
+    Vector("a list of other things", '[{"name": "Bob"}]', [("text", '[{"name": "Bob"}]')]),
+    Vector("a list within text is text", f"Look: [{SECOND}]", [("text", f"Look: [{SECOND}]")]),
+    Vector("a cut list stays cut", '[{"name": "now", "parameters": {"a', [("call", "now", '{"a')], is_cut=True),
     Vector("behind the marker", f"«<|python_tag|>»{CALL}", [MEANS]),
     Vector("text in front of the marker", f"I look it up.\n«<|python_tag|>»{CALL}", [("text", "I look it up."), MEANS]),
     Vector(
@@ -144,6 +149,14 @@ def test_several_calls_are_written_where_the_template_takes_them() -> None:
     both = [f"{CALL}; {SECOND}", f"{CALL}{SECOND}"]
     check_accepted(Llama4(), both)
     check_refused(Llama3(), both)
+
+
+def test_a_list_of_calls_is_written_where_it_is_read() -> None:
+    check_accepted(Llama3(), [f"[{CALL}, {SECOND}]", f"[{SECOND}]"])
+    check_refused(Llama3(), [f"[{CALL}, {SECOND}]"], tools=ONE)
+    check_refused(Llama4(), [f"[{SECOND}]"])
+    for grammar in free_grammars(Llama3()):
+        assert not grammar.accepts('[{"name": "get_weather", "parameters": {"city": 1}}]')
 
 
 def test_an_answer_that_begins_like_a_call_is_one_and_others_are_free() -> None:
