@@ -67,11 +67,15 @@ class RealServer:
                 re.match(rf"{re.escape(model)}: loading .*process (\d+)\)", line["message"]) for line in self.lines
             )
             return [pid for found in started if found and is_running(pid := int(found[1]))]
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        return self._children(recursive=False)
+
+    def _children(self, *, recursive: bool) -> list[int]:
+        """Return the processes below the server's that run now: its workers, and with them what they have started."""
+        children = psutil.Process(self.process.pid).children(recursive=recursive)
         return [child.pid for child in children if is_running(child.pid)]
 
     def close(self) -> None:
-        pids = self.worker_pids() if self.process.poll() is None else []
+        pids = self._children(recursive=True) if self.process.poll() is None else []
         self.process.terminate()
         try:
             self.process.wait(40)

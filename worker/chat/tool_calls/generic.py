@@ -37,6 +37,7 @@ class Generic(Family):
     triggers = (TRIGGER,)
     holds_many = True
     needs_instructions = True
+    tested_on = "SmolLM2 135M Instruct"
 
     def fits(self, source: str) -> bool:
         """Whether no other family does: this is asked last."""

@@ -31,6 +31,7 @@ class Hermes(Family):
     title = "Hermes 2 and 3, Qwen 2.5, Qwen 3, Granite 4 and others with JSON in `<tool_call>`"
     markers = (OPEN, CLOSE)
     triggers = (OPEN,)
+    tested_on = "Qwen2.5-Coder 0.5B Instruct"
 
     def fits(self, source: str) -> bool:
         """Whether the template shows JSON in these tags."""
