@@ -48,6 +48,7 @@ library bounds long texts of which every byte is certain."""
 STACK_BYTES = 64 * 2**20
 """Of the thread that compiles: much more than what a trial gets by with. Of it, only what is used is real memory."""
 MAX_TOLD_CHARS = 300
+_GUARD = "\x02"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -295,10 +296,41 @@ class _Tokens(TokenizerWrapper):
         self.special_token_ids = sorted(special)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Return the tokens of a text."""
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "replace")
-        return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
+        """Return the usual tokens of a text, and of nothing else.
+
+        Some vocabularies put a space in front of every text: behind a character that no token holds beside others
+        there is none. The library takes it ill if the tokens are not those of the text.
+        """
+        raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+        plain = raw.decode("utf-8", "replace")
+        for guard in ("", _GUARD):
+            tokens = self._vocabulary.tokenize(guard + plain, add_special=False, parse_special=False)
+            pieces = [self._vocabulary.piece(token, special=True) for token in tokens]
+            num_left_out = 0
+            while guard and num_left_out < len(pieces) and b"".join(pieces[num_left_out:]) != raw:
+                num_left_out += 1
+            if b"".join(pieces[num_left_out:]) == raw:
+                return tokens[num_left_out:]
+        return self._longest_first(raw)
+
+    def _longest_first(self, raw: bytes) -> list[int]:
+        tokens: list[int] = []
+        while raw:
+            length = next((n for n in range(min(len(raw), self._longest), 0, -1) if raw[:n] in self._by_piece), 0)
+            if not length:
+                break  # no token has this byte: nothing can be written from here on
+            tokens.append(self._by_piece[raw[:length]])
+            raw = raw[length:]
+        return tokens
+
+    @cached_property
+    def _by_piece(self) -> dict[bytes, int]:
+        special = set(self.special_token_ids)
+        return {piece: token for token, piece in enumerate(self._vocabulary.pieces()) if token not in special and piece}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._by_piece), default=0)
 
 
 def _without_panic(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
