@@ -1,4 +1,4 @@
-"""The usual tokens of a text on real vocabularies: those of the text alone, whatever a tokenizer puts in front of it."""
+"""The usual tokens of a text on real vocabularies: of that alone, whatever a tokenizer puts in front of it."""
 
 from __future__ import annotations
 
