@@ -39,7 +39,8 @@ def test_good_and_bad_grammars_are_told_apart(trials: Trials) -> None:
 def test_a_crash_and_an_endless_grammar_are_told_and_the_next_one_is_tried(trials: Trials) -> None:
     assert problem(trials, CHAIN) == TOO_DEEP
     assert problem(trials, 'start: "a"') is None
-    assert problem(trials, DOUBLED) == TOO_COSTLY
+    told = problem(trials, DOUBLED)  # whichever limit is reached first, of time or of the library
+    assert told == TOO_COSTLY or (told is not None and "too big" in told)
     assert problem(trials, 'start: "a"') is None
 
 
