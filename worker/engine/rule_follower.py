@@ -7,7 +7,7 @@ rest belongs to the engine's thread. Must not know how tokens are chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -16,19 +16,6 @@ from worker.engine.sampling_candidates import MAX_LISTED, Candidates
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-FAULTS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a constraint may go wrong with: one answer ends by it, not the engine."""
 
 
 class RuleFollower:
@@ -133,7 +120,7 @@ class RuleFollower:
         except ConstraintFailed as problem:
             self._problem = self._problem or problem
             raise
-        except FAULTS as fault:
+        except Exception as fault:
             failure = ConstraintFailed(f"what it is held to could not be followed ({type(fault).__name__})")
             self._problem = self._problem or failure
             raise failure from fault
