@@ -42,9 +42,10 @@ ROUTER_LAYERS = {
         watcher worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
     """,
     3: """
-        __main__ admin admin_logs api api_document app auth body calls candidates checking cli events_stream
-        json_reply later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload
-        remote remotes reply responses routes serve services
+        __main__ admin admin_logs api api_document app auth body calls candidates checking cli
+        events_stream json_reply later listing live_streams llama_props llama_routes logs ollama
+        ollama_pull ops relay reload remote remotes reply responses routes serve services
+        cli.catalog_file cli.check cli.output cli.serve cli.server
     """,
 }
 WORKER_LAYERS = {

@@ -20,7 +20,9 @@ from router.body import OwnedKeys
 from router.catalog_docs import marked_tables, tables, with_tables
 from router.catalog_inner_keys import ROUTER_OWNED
 from router.catalog_parser import read_catalog
-from router.cli import FILE_VARIABLE, check, serve
+from router.cli.catalog_file import FILE_VARIABLE
+from router.cli.check import check
+from router.cli.serve import serve
 from router.fleet import FleetSnapshot
 from router.lifecycle import TRANSITIONS as WORKER_TRANSITIONS
 from router.metrics import RouterMetrics

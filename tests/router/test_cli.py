@@ -258,7 +258,7 @@ def test_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_misspelt_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRAL_API_KEY", "x")
+    monkeypatch.setenv("CORRAL_APIKEYS", "x")
     result = corral("check", "tiny.gguf")
     assert result.exit_code == 0
     assert "did you mean CORRAL_API_KEYS?" in result.stderr
