@@ -132,7 +132,7 @@ class Books:
             assert self.now_s >= process.go_by_s, "a worker is stopped before its requests had their time"
         elif not process.is_ready:
             assert is_asked or is_outdated, "a load that somebody pays for is stopped"
-        elif not is_asked and not is_outdated and self._num_current(worker.model) < self.models[worker.model].replicas:
+        elif not is_asked and not is_outdated and len(self._current(worker.model)) < self.models[worker.model].replicas:
             assert policy is not None
             assert not policy.pin, "a pinned worker is stopped"
             idle_s = self.now_s - process.last_used_s
@@ -142,11 +142,11 @@ class Books:
         if is_outdated and policy is not None and (policy.pin or policy.preload):
             self.wished.add(worker.model)
 
-    def _num_current(self, model: str) -> int:
-        """Return how many ready workers of `model` have the present configuration and may stay."""
+    def _current(self, model: str) -> list[WorkerId]:
+        """Return the ready workers of `model` that have the present configuration and may stay."""
         fingerprint = self.models[model].fingerprint
         ready = [process for process in self.of(model) if process.is_ready and not process.is_stopping]
-        return sum(process.fingerprint == fingerprint and process.go_by_s is None for process in ready)
+        return [process.worker for process in ready if process.fingerprint == fingerprint and process.go_by_s is None]
 
     def _is_place_wanted(self, by_others_than: str) -> bool:
         if self.limits.max_loaded is None and not self.devices:
@@ -227,8 +227,8 @@ class Books:
             if not has_leases and process.fingerprint != process_policy.fingerprint and not is_doomed:
                 raise AssertionError("an idle worker keeps an old configuration")
             if not has_leases and process.is_ready and process.fingerprint == process_policy.fingerprint:
-                num_too_many = self._num_current(process.worker.model) - process_policy.replicas
-                assert num_too_many <= 0 or process.worker.replica == 0, "an idle worker beyond `replicas` stays"
+                num_earlier = sum(worker < process.worker for worker in self._current(process.worker.model))
+                assert num_earlier < process_policy.replicas, "an idle worker beyond `replicas` stays"
             stays = process_policy.pin or process_policy.home
             if not has_leases and not stays and process.is_ready:
                 idle_s = self.now_s - process.last_used_s

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from router.device import Device, DeviceKind, Footprint, FootprintSource
-from router.events import FleetLimits, LeaseId, ModelPolicy, RefusalKind
+from router.events import FleetLimits, LeaseId, ModelPolicy, RefusalKind, WorkerId
 from tests.fakes.world import Behaviour, Fate, Outcome, World
 from tests.support.fleet_histories import (
     MACHINES,
@@ -217,6 +217,27 @@ TestHistoriesWithPlaces = HistoryWithPlaces.TestCase
 TestHistoriesWithPlaces.settings = histories
 TestHistoriesWithMemory = HistoryWithMemory.TestCase
 TestHistoriesWithMemory.settings = histories
+
+
+def test_of_idle_and_busy_replicas_the_earliest_stay_whatever_their_numbers_are() -> None:
+    one, two = (ModelPolicy("a", fingerprint="new", replicas=num) for num in (1, 2))
+    world = World({"a": ModelPolicy("a")}, FleetLimits(), hold_s=1000.0)
+    before = world.request("a")
+    world.advance(2.0)
+    world.change({"a": two})
+    world.advance(2.0)
+    after = [world.request("a") for _ in range(4)]
+    world.advance(3.0)
+    world.release(before.lease_id)
+    world.advance(10.0)
+    assert set(world.processes) == {WorkerId("a", 1, 1), WorkerId("a", 2, 1)}
+    world.change({"a": one})
+    for request in after:
+        if request.worker == WorkerId("a", 1, 1):
+            world.release(request.lease_id)
+    assert set(world.processes) == {WorkerId("a", 1, 1), WorkerId("a", 2, 1)}, (
+        "the later one is busy, and goes when it is not"
+    )
 
 
 def room_for(num: int, kind: str, names: str, *, max_wait_s: float, hold_s: float, load_s: float) -> World:
