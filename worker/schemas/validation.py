@@ -28,6 +28,9 @@ MAX_KEYWORDS: Final = 100_000
 PER_MATCH: Final = 10
 """What one pattern on one text counts for: an automaton that was not kept is built in a quarter of a millisecond."""
 MAX_PYTHON_STEPS: Final = 10_000_000
+MAX_DEPTH: Final = 120
+"""Keywords inside each other. Each takes up to six of Python's frames, of which there are 1,000; beyond those a library
+in Rust (`rpds`) that compares keys for `referencing` does not raise a RecursionError but panics."""
 
 _Check = Callable[..., Iterator[ValidationError]]
 
@@ -49,14 +52,19 @@ def first_error(schema: Any, value: Any) -> tuple[str, str] | None:
 def _bounded(default: Any) -> Any:
     """Return a validator like `default` that gives up in time, and that never lets a pattern backtrack."""
     num_left = [MAX_KEYWORDS]
+    depth = [0]
 
     def counted(name: str, check: _Check) -> _Check:
         def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
             num_left[0] -= 1 + (len(value) if isinstance(value, list) else 0)
             num_left[0] -= PER_MATCH * _num_matches(name, instance, schema)
-            if num_left[0] < 0:
+            if num_left[0] < 0 or depth[0] >= MAX_DEPTH:
                 raise GivenUp
-            return check(validator, value, instance, schema)
+            depth[0] += 1
+            try:
+                yield from check(validator, value, instance, schema) or ()
+            finally:
+                depth[0] -= 1
 
         return checked
 

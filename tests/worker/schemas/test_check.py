@@ -125,3 +125,15 @@ def test_many_patterns_for_the_names_of_many_properties_are_not_tried_to_the_end
     few = {"patternProperties": {"^x": True}, "additionalProperties": {"type": "integer"}}
     assert problem_of(few, json.dumps({f"k{number}": 1 for number in range(2000)} | {"x": "a"})) is None
     assert "$.k7" in (problem_of(few, json.dumps({"k6": 1, "k7": "a", "x": "a"})) or "")
+
+
+def test_a_schema_that_refers_to_its_own_opposite_is_given_up() -> None:
+    schema = {"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}
+    assert problem_of(schema, '{"x": 1}') is None
+
+
+def test_values_are_checked_as_deep_as_models_write_them() -> None:
+    schema = {"$defs": {"a": {"type": ["array", "integer"], "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}
+    wrong = problem_of(schema, "[" * 40 + '"text"' + "]" * 40)
+    assert wrong is not None
+    assert "is not of type" in wrong
