@@ -38,7 +38,7 @@ COMPLETED = "completed"
 OF_SEQUENTIAL = "time, of one after the other"
 FREED_PREFILL = "freed after a cancel in prefill"
 FREED_GENERATION = "freed after a cancel in generation"
-OUR_COMPUTED = 'corral_prompt_tokens_total{model="m",source="computed"}'
+OUR_COMPUTED = 'corral_prompt_tokens_total{model="m",replica="0",source="computed"}'
 OUTSIDE = "share of a step outside the forward pass"
 
 
@@ -246,9 +246,9 @@ async def outside_the_pass(server: Running) -> list[Figure]:
     step, forward, passes = (
         after[name] - before.get(name, 0.0)
         for name in (
-            'corral_step_seconds_total{model="m"}',
-            'corral_forward_seconds_total{model="m"}',
-            'corral_forward_total{model="m"}',
+            'corral_step_seconds_total{model="m",replica="0"}',
+            'corral_forward_seconds_total{model="m",replica="0"}',
+            'corral_forward_total{model="m",replica="0"}',
         )
     )
     return [

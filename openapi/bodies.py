@@ -52,6 +52,20 @@ OWN_BODIES: Mapping[str, Schema | None] = {
     "/models/load": _NAMED_MODEL,
     "/models/unload": _NAMED_MODEL,
     "/admin/reload": None,
+    "/admin/pin": object_of(
+        ("model", "pin"),
+        model=TEXT | {"description": "A model or an alias."},
+        pin=any_of({"type": "boolean"}, NULL) | {"description": "Null: as the configuration says."},
+    )
+    | {"additionalProperties": False},
+    "/admin/config": object_of(
+        ("text", "sha256"),
+        text=TEXT | {"description": "The whole text of `models.yaml`."},
+        sha256=TEXT | {"description": "Of the text that was edited, as GET told it."},
+    )
+    | {"additionalProperties": False},
+    "/admin/config/check": object_of(("text",), text=TEXT | {"description": "The whole text of a `models.yaml`."})
+    | {"additionalProperties": False},
     "/props": None,
     "/lora-adapters": _SCALES,
     "/slots/{id}": None,
@@ -64,8 +78,11 @@ OWN_BODIES: Mapping[str, Schema | None] = {
         | {"description": "False: one reply when all is here, no lines before."},
     ),
 }
-"""What is posted to the router's own routes; None = they want no body."""
+"""What is posted or put to the router's own routes; None = they want no body."""
 
+
+WITH_BODIES = ("POST", "PUT")
+"""Methods whose requests may have one."""
 
 MAY_BE_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "OllamaChatFields": ("messages",),
@@ -87,7 +104,7 @@ def fields_of(route: Route) -> type[Fields] | None:
 
 def request_body(route: Route) -> dict[str, Any] | None:
     """Return the description of the route's body; None if it has none. Raises: LookupError that says what lacks."""
-    if route.method != "POST" or route in LATER:
+    if route.method not in WITH_BODIES or route in LATER:
         return None
     if (fields := fields_of(route)) is not None:
         return _json_body({"$ref": f"#/components/schemas/{fields.__name__}"}, EXAMPLES.get(route.label))

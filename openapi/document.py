@@ -111,7 +111,7 @@ def read_summaries(page: str) -> dict[tuple[str, str], str]:
 def _operation(route: Route, path: str, summary: str, meanings: Meanings) -> dict[str, Any]:
     method = "post" if route in LATER else route.method.lower()
     operation: dict[str, Any] = {
-        "operationId": "_".join([method, *re.findall(r"\w+", path)]),
+        "operationId": "_".join([method, *re.findall(r"\w+", path), *(["page"] if path[1:].endswith("/") else [])]),
         "tags": [_tag(route)],
         "summary": summary,
     }

@@ -27,6 +27,20 @@ _OF_MODEL = [_query("model", "The model. Without it: the only one, or the only o
 
 QUERIES: Mapping[tuple[str, str], list[dict[str, Any]]] = {
     ("GET", "/health"): [_query("model", "Tell of this model or alias instead of the server.")],
+    ("GET", "/events"): [
+        _query(
+            "topics", "What to follow: `changes`, `server`, `devices`, `models`, `slots`, `queue`, `requests`, `all`."
+        )
+    ],
+    ("GET", "/requests"): [
+        _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 1000}),
+        _query("model", "Only requests to this model or alias."),
+        _query(
+            "outcome",
+            "Only requests that ended so.",
+            {"type": "string", "enum": ["ok", "client_gone", "timeout", "rejected", "worker_died", "error"]},
+        ),
+    ],
     ("GET", "/slots"): [_query("model", "Only slots of this model or alias.")],
     ("GET", "/props"): _OF_MODEL,
     ("GET", "/lora-adapters"): _OF_MODEL,
@@ -44,6 +58,7 @@ QUERIES: Mapping[tuple[str, str], list[dict[str, Any]]] = {
 PATH_PARTS: Mapping[str, Schema] = {
     "/v1/models/{id}": TEXT | {"description": "A model or an alias; it may contain `/` and `:`.", "minLength": 1},
     "/v1/responses/{id}": TEXT | {"description": "The id of a response that is kept.", "minLength": 1},
+    "/ui/{file}": TEXT | {"description": "A file of the dashboard; it may contain `/`.", "minLength": 1},
     "/slots/{id}": {"type": "integer", "minimum": 0, "description": "The number of a slot."},
 }
 """By the path up to the part and with it."""

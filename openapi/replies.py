@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from openapi.bodies import OWN_BODIES, fields_of, full_path
+from openapi.bodies import OWN_BODIES, WITH_BODIES, fields_of, full_path
 from openapi.meanings import Meanings
 from openapi.shapes import PARTS, REPLIES, own_replies
 from router.dialects import EVENT_STREAM, NDJSON, Dialect, stream_type
@@ -28,7 +28,8 @@ _MEANINGS: Mapping[int, str] = {
     400: "The request is wrong: the message names the field and says what it must be.",
     401: "The server wants an API key, and this is none of its own.",
     403: "The API key may not do this, or the request came by a foreign name or from a foreign page.",
-    404: "There is no such model, whose nearest names the message lists; or no such response.",
+    404: "There is no such model, whose nearest names the message lists; or no such response or file.",
+    409: "The file has been changed since the editing began; nothing has changed.",
     413: "The body is longer than the server's `limits.max_body_bytes`.",
     415: "The body is not declared as JSON.",
     422: "The configuration has mistakes, which are listed; nothing has changed.",
@@ -49,7 +50,11 @@ _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/v1/models/{id}"): (404,),
     ("GET", "/health"): (404, 503),
     ("GET", "/slots"): (404,),
-    ("GET", "/events"): (429,),
+    ("GET", "/events"): (400, 429),
+    ("GET", "/requests"): (400, 404),
+    ("POST", "/admin/pin"): (404,),
+    ("PUT", "/admin/config"): (409, 422),
+    ("GET", "/ui/{file}"): (404,),
     ("GET", "/models/sse"): (429,),
     ("GET", "/admin/logs"): (400, 404, 429),
     ("GET", "/props"): (400, 404),
@@ -68,6 +73,9 @@ _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
 
 _CONTENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("GET", "/"): {_PLAIN: {"schema": TEXT}},
+    ("GET", "/ui/"): {"text/html": {"schema": TEXT}},
+    ("GET", "/ui"): {"text/html": {"schema": TEXT}},
+    ("GET", "/ui/{file}"): {"*/*": {"schema": TEXT}},
     ("GET", "/docs"): {"text/html": {"schema": TEXT}},
     ("GET", "/metrics"): {_PLAIN: {"schema": TEXT}, "application/openmetrics-text": {"schema": TEXT}},
     ("GET", "/admin/logs"): {_PLAIN: {"schema": TEXT}},
@@ -92,9 +100,19 @@ _OK: Mapping[tuple[str, str], str] = {
     ("GET", "/docs"): "This page.",
     ("GET", "/openapi.json"): "This document.",
     ("GET", "/metrics"): "The metrics, in the form that Prometheus asks for.",
-    ("GET", "/events"): "Events without end: a model's state whenever it changes.",
+    ("GET", "/metrics.json"): "A list of families, each with `name`, `type`, `help` and its `samples`.",
+    ("GET", "/events"): "Events without end: what is, and then whatever changes.",
     ("GET", "/models/sse"): "Events without end: a model's state whenever it changes.",
     ("GET", "/admin/logs"): "Lines of the log.",
+    ("GET", "/status"): "Everything at once.",
+    ("GET", "/requests"): "The requests, the newest first.",
+    ("GET", "/ui/"): "The page.",
+    ("GET", "/ui"): "The page.",
+    ("GET", "/ui/{file}"): "The file.",
+    ("GET", "/admin/config"): "The text and its verdict.",
+    ("POST", "/admin/config/check"): "What is wrong with the text, and what it would change.",
+    ("PUT", "/admin/config"): "What has changed.",
+    ("POST", "/admin/pin"): "Whether the model is pinned now.",
     ("GET", "/health"): "The server takes requests, or the model can be asked.",
     (
         "GET",
@@ -110,6 +128,10 @@ _OK: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/responses/{id}"): "It is forgotten.",
 }
 """What successful replies of the router's own routes tell."""
+_REDIRECTS: Mapping[tuple[str, str], str] = {
+    ("GET", "/"): "To the dashboard, for clients that accept `text/html`.",
+    ("GET", "/ui"): "To the page, `/ui/`.",
+}
 _NEVER_OK = frozenset({("POST", "/props"), ("POST", "/slots/{id}"), ("POST", "/v1/responses/{id}/cancel")})
 """Routes of other servers that are there to tell why they do nothing."""
 
@@ -164,6 +186,8 @@ def responses(route: Route, meanings: Meanings) -> dict[str, Any]:
     key = route.method, full_path(route)
     if route not in LATER and key not in _NEVER_OK:
         found["200"] = _response(_told(route), _content(route, own_replies(meanings)))
+    if key in _REDIRECTS:
+        found["303"] = _response(_REDIRECTS[key], {_PLAIN: {"schema": TEXT}})
     for status in sorted(_failures(route)):
         if key == ("GET", "/health") and status == 503:
             found["503"] = _response(
@@ -196,7 +220,7 @@ def _failures(route: Route) -> set[int]:
     if fields_of(route) is not None:
         return statuses | set(_OF_MODELS)
     path = full_path(route)
-    if route.method == "POST" and OWN_BODIES.get(path) is not None:
+    if route.method in WITH_BODIES and OWN_BODIES.get(path) is not None:
         statuses |= {400, 413, 415, 429}
     return statuses | set(_STATUSES.get((route.method, path), ()))
 

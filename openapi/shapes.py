@@ -258,14 +258,39 @@ _PROPS_OF_ROUTER: Schema = {
 }
 
 
+_FAMILY = _with(
+    name=_said(TEXT, "As `GET /metrics` has it."),
+    type=_said({"enum": ["counter", "gauge", "histogram"]}, "What kind of numbers its samples are."),
+    help=_said(TEXT, "What they count, in which unit."),
+    samples=list_of(
+        _with(
+            name=_said(TEXT, "The family's, for histograms with `_bucket`, `_count` or `_sum` behind it."),
+            labels=_said(ANY_OBJECT, "Label names with their values."),
+            value=_NUMBER,
+        )
+    ),
+)
+
+
 def own_replies(meanings: Meanings) -> Mapping[str, Schema]:
     """Return what the router's own GET routes answer with, by path."""
-    model, server, slot = (_told(meanings, f"status.md#{heading}") for heading in ("Fields", "Health", "Slots"))
+    model, health, slot = (_told(meanings, f"status.md#{heading}") for heading in ("Fields", "Health", "Slots"))
+    server, more, device, queue, ended, text = (
+        _told(meanings, f"status.md#{heading}")
+        for heading in ("The server", "A model", "A device", "The queue", "Recent requests", "The configuration")
+    )
+    whole_model = model | {"properties": model["properties"] | more["properties"]}
     return {
         "/v1/models": _with(object={"const": "list"}, data=list_of(model)),
         "/v1/models/{id}": model,
-        "/health": server,
+        "/health": health,
+        "/status": _with(
+            server=server, models=list_of(whole_model), devices=list_of(device), slots=list_of(slot), queue=queue
+        ),
+        "/requests": list_of(ended),
+        "/admin/config": text,
         "/slots": list_of(slot),
+        "/metrics.json": list_of(_FAMILY),
         "/props": any_of(_PROPS_OF_MODEL, _PROPS_OF_ROUTER),
         "/lora-adapters": list_of(
             _with(

@@ -5,14 +5,17 @@ Owns the closed set of outcomes and the one canonical log line. Must not hold an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from router.errors import NotAvailableYet, QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
+from router.timeline import Timeline
 
 _MAX_ASKED = 80
+_PLACE = re.compile(r"[A-Za-z_]{1,40}(?:\[\d{1,6}\])?(?:\.[A-Za-z_]{1,40}(?:\[\d{1,6}\])?)?")
 
 
 class Outcome(StrEnum):
@@ -59,11 +62,19 @@ class Account:
     load_s: float = 0.0
     first_byte_at_s: float | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    """As the worker has measured them, under llama-server's names; empty = nobody has."""
     finish_reasons: tuple[str, ...] = ()
     status: int = 200
     """As the client saw it; an error inside an open stream leaves 200."""
     outcome: Outcome = Outcome.OK
     code: str | None = None
+    param: str | None = None
+    """The field of the request that was refused, as the refusal names it."""
+    trace_id: str | None = None
+    """Of OpenTelemetry; None = requests are not traced."""
+    timeline: Timeline | None = None
+    """Kept for requests whose traces are wanted."""
     is_answered: bool = False
     """The client has got all of the answer: that it closes the connection now is no failure."""
 
@@ -79,7 +90,7 @@ class Account:
         self.outcome = outcome_of(error)
         if self.outcome is Outcome.REJECTED and self.first_byte_at_s is not None:
             self.outcome = Outcome.ERROR  # work was done and half an answer is out
-        self.code = error.code
+        self.code, self.param = error.code, error.param
 
     def note_client_gone(self) -> None:
         """Record that the client has closed the connection."""
@@ -90,6 +101,7 @@ class Account:
         """Return the fields of the canonical log line; those without a value are left out."""
         fields: dict[str, Any] = {
             "request_id": self.request_id,
+            "trace_id": self.trace_id,
             "route": self.route,
             "model": self.model or None,
             "asked": _shown(self.asked) if self.asked and not self.model else None,
@@ -99,6 +111,7 @@ class Account:
             "status": self.status,
             "outcome": self.outcome.value,
             "code": self.code,
+            "param": _place(self.param) if self.param else None,
             "queue_s": round(self.queue_s, 3),
             "load_s": round(self.load_s, 3),
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 3),
@@ -108,6 +121,12 @@ class Account:
             "finish": ",".join(self.finish_reasons) or None,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _place(param: str) -> str | None:
+    """Return the first two steps of a field's path: what lies deeper has names of a client's own."""
+    found = _PLACE.match(param)
+    return None if found is None else found[0]
 
 
 def _shown(text: str) -> str:

@@ -1,12 +1,12 @@
 """The routes that change what is loaded and what is served.
 
-`POST /models/load` and `/models/unload` only tell the supervisor what is wanted and answer at once;
+`POST /models/load`, `/models/unload` and `/admin/pin` only tell the supervisor what is wanted and answer at once;
 `POST /admin/reload` answers with its verdict. What follows outlives the client that asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -21,8 +21,10 @@ from router.json_reply import json_response
 from router.listing import state_of
 from router.routes import Route
 from router.services import SERVICES, Services
+from router.status_views import pin_source
 
 _MAX_BODY_BYTES = 64 * 1024
+_UNSAID = object()
 
 
 async def post_load(request: web.Request) -> web.StreamResponse:
@@ -38,17 +40,36 @@ async def post_unload(request: web.Request) -> web.StreamResponse:
 async def post_reload(request: web.Request) -> web.StreamResponse:
     """Read the configuration again; answer with what has changed, or 422 with all that is wrong if nothing has."""
     services = request.app[SERVICES]
-    if request.can_read_body and (unknown := sorted(await _fields(request, services))):
+    if request.can_read_body and (unknown := sorted(await read_fields(request, services))):
         raise BadRequest(f"`{unknown[0]}` is not an option here; send no body", param=unknown[0])
     reloader = services.reloader
     try:
         diff = await reloader.reload("POST /admin/reload")
     except CatalogError as error:
-        return _broken(error)
+        return broken_catalog(error)
     return json_response({"success": True, "models": len(services.supervisor.catalog.models)} | diff.to_json())
 
 
+async def post_pin(request: web.Request) -> web.StreamResponse:
+    """Pin the model or not until the server stops; null = as its configuration says. Nothing is loaded for it."""
+    services = request.app[SERVICES]
+    fields = await read_fields(request, services)
+    spec = _here(_named_model(services, fields, ("pin",)), "pinned")
+    pin = fields.get("pin", _UNSAID)
+    if pin is not None and not isinstance(pin, bool):
+        raise BadRequest(
+            '`pin` must be true, false, or null for what the configuration says: {"model": NAME, "pin": true}',
+            param="pin",
+        )
+    services.supervisor.pin(spec.name, pin)
+    view = services.supervisor.snapshot().models[spec.name]
+    return json_response(
+        {"success": True, "model": spec.name, "is_pinned": view.is_pinned, "pin_source": pin_source(view)}
+    )
+
+
 ROUTES = (
+    Route("POST", "/admin/pin", post_pin, scopes=(Scope.ADMIN,)),
     Route("POST", "/admin/reload", post_reload, scopes=(Scope.ADMIN,)),
     Route("POST", "/models/load", post_load, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
     Route("POST", "/models/unload", post_unload, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
@@ -64,39 +85,44 @@ def _load(services: Services, spec: ModelSpec) -> None:
 
 async def _order(request: web.Request, give: Callable[[Services, ModelSpec], None]) -> web.StreamResponse:
     services = request.app[SERVICES]
-    spec = await _named_model(request, services)
-    if spec.remote is not None:
-        raise BadRequest(
-            f"`{spec.name}` is answered by another server (`url`): nothing is loaded or unloaded here", param="model"
-        )
+    spec = _here(_named_model(services, await read_fields(request, services)), "loaded or unloaded")
     give(services, spec)
     supervisor = services.supervisor
     state = state_of(supervisor, spec, supervisor.snapshot().models.get(spec.name))
     return json_response({"success": True, "model": spec.name, "state": state})
 
 
-def _broken(error: CatalogError) -> web.Response:
+def broken_catalog(error: CatalogError) -> web.Response:
     """Return every problem, and all of them once more as the message that clients show."""
-    problems = [
-        {"where": one.where, "message": one.message, "line": one.line, "column": one.column} for one in error.problems
-    ]
+    problems = [one.to_json() for one in error.problems]
     message = f"nothing has changed: {error.summary}"
     shown = {"message": message, "type": "invalid_request_error", "param": None, "code": error.code}
     return json_response({"success": False, "error": shown, "errors": problems}, status=422)
 
 
-async def _fields(request: web.Request, services: Services) -> Mapping[str, Any]:
+async def read_fields(
+    request: web.Request, services: Services, *, max_bytes: int = _MAX_BODY_BYTES
+) -> Mapping[str, Any]:
     """Return what the body says. Raises: BadRequest."""
     check_media_type(request)
     with services.body_memory.share() as share:
-        return (await parse_body(await read_body(request, _MAX_BODY_BYTES, share))).fields
+        return (await parse_body(await read_body(request, max_bytes, share))).fields
 
 
-async def _named_model(request: web.Request, services: Services) -> ModelSpec:
+def _here(spec: ModelSpec, what: str) -> ModelSpec:
+    """Return `spec` if the model runs here. Raises: BadRequest."""
+    if spec.remote is not None:
+        raise BadRequest(f"`{spec.name}` is answered by another server (`url`): nothing is {what} here", param="model")
+    return spec
+
+
+def _named_model(services: Services, fields: Mapping[str, Any], others: Collection[str] = ()) -> ModelSpec:
     """Return the model that the body names. Raises: BadRequest, ModelNotFound."""
-    fields = await _fields(request, services)
-    if unknown := sorted(fields.keys() - {"model"}):
-        raise BadRequest(f'`{unknown[0]}` is not an option here; the body is {{"model": NAME}}', param=unknown[0])
+    if unknown := sorted(fields.keys() - {"model", *others}):
+        more = "".join(f', "{name}": …' for name in others)
+        raise BadRequest(
+            f'`{unknown[0][:80]}` is not an option here; the body is {{"model": NAME{more}}}', param=unknown[0][:80]
+        )
     name = fields.get("model")
     if not isinstance(name, str) or not name:
         raise BadRequest('`model` must name a model or an alias: {"model": NAME}', param="model")

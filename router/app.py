@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.metadata
 import logging
 import secrets
+import time
 from collections.abc import Mapping
 
 from aiohttp import hdrs, web
 
 from router import (
     admin,
+    admin_config,
     admin_logs,
     api,
     api_document,
@@ -27,6 +28,8 @@ from router import (
     ollama_pull,
     ops,
     responses,
+    status_routes,
+    ui,
 )
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant
@@ -34,10 +37,15 @@ from router.dialects import Dialect, guess_dialect
 from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
 from router.events_stream import EVENT_HUB, EventHub
 from router.lifecycle import WorkerState
-from router.live_streams import LIVE_STREAMS, LiveStreams
+from router.live_streams import LIVE_STREAMS, Kind, LiveStreams
+from router.metrics.clients import HeldForClients
+from router.recent_requests import record_of
 from router.reply import ClientGone, Reply
 from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing, list_routes, route_above
 from router.services import SERVICES, Exchange, Services, current_exchange, find_exchange, open_exchange
+from router.topics import TOPIC_HUB, TopicHub
+from router.ui import BY_ACCEPT, WEB_FILES, read_web_files, redirect_to_page, wants_page
+from router.version import version
 from worker.contract import ErrorPayload
 
 _log = logging.getLogger(__name__)
@@ -62,6 +70,10 @@ def make_app(services: Services) -> web.Application:
     app[_ROUTES] = routes
     app[LIVE_STREAMS] = LiveStreams()
     app[EVENT_HUB] = EventHub()
+    app[TOPIC_HUB] = TopicHub()
+    app[WEB_FILES] = read_web_files()
+    app.on_startup.append(_watch_clients)
+    app.on_startup.append(admin_config.open_editor)
     app.on_response_prepare.append(_stamp)
     app.on_shutdown.append(app[LIVE_STREAMS].end_all)
     app.on_cleanup.append(_close_remotes)
@@ -83,25 +95,31 @@ def make_runner(app: web.Application, shutdown_timeout_s: float = 60.0) -> web.A
     )
 
 
-def version() -> str:
-    """Return the version of the installed distribution."""
-    return importlib.metadata.version("llama-corral")
-
-
 def all_routes() -> tuple[Route, ...]:
     """Return every route, in the order in which they are listed."""
     start = Route("GET", "/", _get_start, scopes=(), is_shown=False)
-    own = (*api.ROUTES, *responses.ROUTES, *ops.ROUTES, *llama_routes.ROUTES, *events_stream.ROUTES)
-    own += (*ollama.ROUTES, *ollama_pull.ROUTES, *admin.ROUTES, *admin_logs.ROUTES, *api_document.ROUTES)
+    own = (*api.ROUTES, *responses.ROUTES, *ops.ROUTES, *llama_routes.ROUTES)
+    own += (*status_routes.ROUTES, *events_stream.ROUTES)
+    own += (
+        *ollama.ROUTES,
+        *ollama_pull.ROUTES,
+        *admin.ROUTES,
+        *admin_config.ROUTES,
+        *admin_logs.ROUTES,
+        *api_document.ROUTES,
+    )
+    own += ui.ROUTES
     return (*own, *later.ROUTES, start)
 
 
 async def _get_start(request: web.Request) -> web.StreamResponse:
-    """Answer with what this server is and what can be asked of it."""
+    """Answer with what this server is and what can be asked of it; lead a browser to the dashboard."""
+    if wants_page(request):
+        return redirect_to_page()
     text = (
         f"Corral {version()}: several GGUF models behind one URL. GET /docs tells more.\n\n{list_routes(all_routes())}"
     )
-    return web.Response(text=text)
+    return web.Response(text=text, headers=BY_ACCEPT)
 
 
 async def _continue(request: web.Request) -> None:
@@ -112,6 +130,19 @@ async def _continue(request: web.Request) -> None:
 
 async def _close_remotes(app: web.Application) -> None:
     await app[SERVICES].remotes.close()
+
+
+async def _watch_clients(app: web.Application) -> None:
+    app[SERVICES].metrics.watch_clients(functools.partial(_held_for_clients, app[SERVICES], app[LIVE_STREAMS]))
+
+
+def _held_for_clients(services: Services, streams: LiveStreams) -> HeldForClients:
+    return HeldForClients(
+        num_followers={kind.name.lower(): streams.num_open(kind) for kind in Kind},
+        num_kept_responses=services.conversations.num_kept,
+        kept_responses_bytes=services.conversations.num_bytes,
+        request_body_bytes=services.body_memory.num_bytes,
+    )
 
 
 async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
@@ -140,7 +171,11 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
     )
     dialect = _dialect_of(request, route)
     reply = Reply(request, dialect, account.request_id, max_stall_s=services.settings.max_client_stall_s or None)
-    open_exchange(Exchange(account, dialect, reply, Grant(None, frozenset()), route))
+    trace = None
+    if services.tracing is not None and route is not None and route.runs is not None:
+        trace = services.tracing.begin(request.method, account, request.headers)
+    open_exchange(Exchange(account, dialect, reply, Grant(None, frozenset()), route, trace))
+    services.metrics.replies.add(reply)
     try:
         response = await handler(request)
     except asyncio.CancelledError:
@@ -156,9 +191,12 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
         account.status = response.status
         return response
     finally:
+        services.metrics.replies.discard(reply)
         is_preflight = services.cors.is_preflight(request.method, request.headers)
         is_counted = not is_preflight and (route is None or route.is_counted)
         # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
+        if trace is not None:
+            asyncio.get_running_loop().call_soon(trace.end, clock())
         asyncio.get_running_loop().call_soon(functools.partial(_close_account, services, account, is_counted, clock()))
 
 
@@ -272,6 +310,13 @@ def _close_account(services: Services, account: Account, is_counted: bool, now_s
         _requests_log.debug("request", extra=fields)
         return
     services.metrics.request_finished(
-        account.model, account.route, account.outcome.value, now_s - account.accepted_at_s
+        account.model,
+        account.route,
+        account.outcome.value,
+        now_s - account.accepted_at_s,
+        request_id=account.request_id,
+        first_byte_s=account.ttft_s,
     )
+    if account.route != _UNKNOWN:
+        services.recent.note(record_of(account, now_s=now_s, at=time.time()))
     _requests_log.info("request", extra=fields)

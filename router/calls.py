@@ -93,6 +93,8 @@ async def read_call(
     fields = body.fields
     if not resolution.rules.is_empty:  # the keys stay: rules cannot touch them
         fields = apply_rules(resolution.rules, fields, exchange.dialect)
+    if keys.keep_alive_s == 0:
+        _check_may_go(services.supervisor, spec)
     keys = _granted(keys, spec, exchange)
     account.is_stream = keys.stream
     lora = services.lora_scales.for_requests(resolution) if runs.takes_loras else resolution.lora
@@ -100,6 +102,8 @@ async def read_call(
     if spec.remote is not None:
         fields = remote_fields(fields, spec.remote)
         headers = remote_headers(request.headers, account.request_id, is_stream=keys.stream)
+        if exchange.trace is not None:
+            headers |= exchange.trace.headers()
     else:
         headers = _worker_headers(exchange, keys, lora)
         if keys.previous_response_id is not None:
@@ -184,21 +188,20 @@ def _check_priority(priority: int, grant: Grant) -> None:
         )
 
 
-def _granted_keep_alive_s(wanted_s: float | None, spec: ModelSpec, grant: Grant) -> float | None:
-    """Return how long the model stays when it is idle: not beyond what is configured, for those who do not run it.
+def _check_may_go(supervisor: Supervisor, spec: ModelSpec) -> None:
+    """Return if the model may be unloaded as soon as it is idle. Raises: BadRequest when it stays in any case."""
+    view = supervisor.snapshot().models.get(spec.name)
+    if view is None or not (view.is_pinned or spec.home):
+        return
+    why = f"`{'pin' if view.is_pinned else 'home'}` in models.yaml says that it stays"
+    if view.is_pinned and view.is_pin_ordered:
+        why = "it is pinned (POST /admin/pin)"
+    raise BadRequest(f"'keep_alive' 0 cannot unload `{spec.name}`: {why}; leave 'keep_alive' out", param="keep_alive")
 
-    Raises: BadRequest when a model shall go that stays in any case.
-    """
-    if wanted_s is None or spec.remote is not None:
-        return wanted_s
-    if spec.pin or spec.home:
-        if wanted_s == 0:
-            key = "pin" if spec.pin else "home"
-            raise BadRequest(
-                f"'keep_alive' 0 cannot unload `{spec.name}`: `{key}` in models.yaml says that it stays; leave "
-                f"'keep_alive' out",
-                param="keep_alive",
-            )
+
+def _granted_keep_alive_s(wanted_s: float | None, spec: ModelSpec, grant: Grant) -> float | None:
+    """Return how long the model stays when it is idle: not beyond what is configured, for those who do not run it."""
+    if wanted_s is None or spec.remote is not None or spec.pin or spec.home:
         return wanted_s
     if spec.idle_unload_s <= 0 or Scope.ADMIN in grant.scopes:
         return wanted_s

@@ -56,7 +56,17 @@ class Examined:
 
 def examine(path: Path, locate: Locate | None = None, environ: Mapping[str, str] = os.environ) -> Examined:
     """Return what `path` says, and everything that is wrong with it. Never raises."""
-    reading = _read(path.absolute())
+    return _examined(_read(path.absolute()), locate, environ)
+
+
+def examine_text(
+    text: str, path: Path, locate: Locate | None = None, environ: Mapping[str, str] = os.environ
+) -> Examined:
+    """Return the same as if `text` stood in the `.yaml` file `path`. Never raises."""
+    return _examined(read_catalog(text.removeprefix("\ufeff").replace("\r\n", "\n"), path.absolute()), locate, environ)
+
+
+def _examined(reading: CatalogReading, locate: Locate | None, environ: Mapping[str, str]) -> Examined:
     catalog, problems = _complete(reading, locate, environ)
     return Examined(catalog, in_order([*reading.problems, *problems]), not reading.problems, reading)
 

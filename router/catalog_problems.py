@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from router.errors import RouterError
 
@@ -29,6 +30,10 @@ class Problem:
         if self.line is not None:
             place += f":{self.line}:{self.column or 1}" if place else f"line {self.line}, column {self.column or 1}"
         return ": ".join(part for part in (place, self.where, self.message) if part)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as routes show it."""
+        return {"where": self.where, "message": self.message, "line": self.line, "column": self.column}
 
 
 class CatalogError(RouterError):

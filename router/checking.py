@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from router.auth import KeyProblem, key_problem, load_key_ring
 from router.catalog import Catalog, LoraSpec, ModelSpec
@@ -20,6 +21,7 @@ from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
 from router.lora_files import check_lora, locate_lora
 from router.references import parse_reference
+from router.rule_values import wrong_rules
 from router.settings import RouterSettings
 from router.sources import ModelStore
 
@@ -67,6 +69,28 @@ def file_problems(
             found = _lora_problem(spec, lora, store, must_be_here=must_be_here)
             problems += [] if found is None else [_placed(reading, spec, f"loras.{lora.name}", found)]
     return problems
+
+
+def rule_problems(catalog: Catalog, reading: CatalogReading = _NOT_READ) -> list[Problem]:
+    """Return which request rules no route would take, each at its place. What other servers take is not known."""
+    problems: list[Problem] = []
+    for spec in catalog.models.values():
+        if spec.remote is not None:
+            continue
+        for name, message in wrong_rules(spec.request):
+            problems.append(_ruled(reading, spec, "request", name, message))
+        for alias in spec.aliases.values():
+            for name, message in wrong_rules(alias.request):
+                problems.append(_ruled(reading, spec, "aliases", f"{alias.name}.request.{name}", message))
+    return list(dict.fromkeys(problems))
+
+
+def _ruled(reading: CatalogReading, spec: ModelSpec, key: str, place: str, message: str) -> Problem:
+    """Return a problem inside an option, at the option's line."""
+    found = reading.options.get(spec.name, {}).get(key)
+    if found is None:
+        return Problem(f"models.{spec.name}.{key}.{place}", message)
+    return Problem(f"{found.where}.{place}", message, found.place.line, found.place.column)
 
 
 def _placed(reading: CatalogReading, spec: ModelSpec, key: str, message: str) -> Problem:
@@ -158,17 +182,14 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
     """Return a line about each model in aligned columns, and one that counts them. For a catalogue without problems."""
     rows = []
     for spec in catalog.models.values():
-        path = _file_of(spec, store) if spec.remote is None else None
+        known = model_facts(spec, store)
         if spec.remote is not None:
             file = "on another server"
-            context = spec.context
-        elif path is None:
+        elif known["path"] is None:
             file = "fetched at the first request"
-            context = effective_context(spec, None)
         else:
-            header = read_gguf_header(path)
-            file = f"{header.architecture}, {header.size_bytes / 1e6:.0f} MB"
-            context = effective_context(spec, header.trained_context)
+            file = f"{known['architecture']}, {known['bytes'] / 1e6:.0f} MB"
+        context = known["context"]
         tokens = f"{context} tokens a request, " if context is not None else ""
         names = f"also called {', '.join(spec.aliases)}" if spec.aliases else ""
         adapters = f"LoRA adapters {', '.join(lora.name for lora in spec.loras)}" if spec.loras else ""
@@ -181,6 +202,26 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
         rows.append((spec.name, file, room, source, names, adapters))
     count = "1 model" if len(rows) == 1 else f"{len(rows)} models"
     return [*_aligned(rows), f"{count}, no problems"]
+
+
+def model_facts(spec: ModelSpec, store: ModelStore) -> dict[str, Any]:
+    """Return what programs are told about a model without problems; None = not known before it is fetched."""
+    path = _file_of(spec, store) if spec.remote is None else None
+    header = None if path is None else read_gguf_header(path)
+    trained = None if header is None else header.trained_context
+    return {
+        "name": spec.name,
+        "aliases": list(spec.aliases),
+        "loras": [lora.name for lora in spec.loras],
+        "model": spec.source or None,
+        "url": None if spec.remote is None else spec.remote.url,
+        "path": None if path is None else str(path),
+        "architecture": None if header is None else header.architecture,
+        "bytes": None if header is None else header.size_bytes,
+        "context": spec.context if spec.remote is not None else effective_context(spec, trained),
+        "slots": None if spec.remote is not None else spec.slots,
+        "replicas": None if spec.remote is not None else spec.replicas,
+    }
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -13,7 +13,7 @@ ANY = "*"
 ALLOW_ORIGIN = "Access-Control-Allow-Origin"
 VARY = "Vary"
 
-_METHODS = "GET, HEAD, POST, DELETE"
+_METHODS = "GET, HEAD, POST, PUT, DELETE"
 _EXPOSED = "X-Request-Id, request-id, X-Corral-Model, X-Corral-Alias, X-Corral-Keep-Alive, Retry-After, x-should-retry"
 """What a page may read beside the body."""
 _MAX_AGE_S = 600

@@ -1,4 +1,4 @@
-"""Why a worker was unloaded, in words: as the detail of its exit, and as the note in its line of the log.
+"""Why a worker is gone, in words: as the detail of its exit, and as the note in its line of the log.
 
 Owns the words. Must not decide why: that is told as data.
 """
@@ -6,8 +6,9 @@ Owns the words. Must not decide why: that is told as data.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from router.events import Departure, StopCause
+from router.events import Departure, ExitReason, StopCause, WorkerExit
 
 OUTDATED = Departure(StopCause.CONFIGURATION)
 OVER_LIMITS = Departure(StopCause.LIMITS)
@@ -39,6 +40,29 @@ _NOTES: Mapping[StopCause, str] = {
 def departure_detail(departure: Departure) -> str:
     """Return a clause for people who ask why the model is not loaded."""
     return _filled(_DETAILS, departure)
+
+
+def exit_in_words(
+    exit_: WorkerExit,
+    *,
+    timed_out_after_s: float | None = None,
+    departure: Departure | None = None,
+    hung_detail: str | None = None,
+) -> WorkerExit:
+    """Return how a worker ended as operators are told it: with the cause that the router knows and the process not.
+
+    `timed_out_after_s`: its load was given up after so long without progress. `departure`: why it was sent off.
+    `hung_detail`: how it was seen that it gave no sign of life.
+    """
+    if timed_out_after_s is not None:
+        words = f"it made no progress for {timed_out_after_s:g} s while loading (load_timeout_s)"
+        detail = f"{words}; {exit_.detail}" if exit_.detail else words
+        exit_ = replace(exit_, reason=ExitReason.LOAD_TIMEOUT, detail=detail)
+    if exit_.reason is ExitReason.STOPPED and departure is not None:
+        exit_ = replace(exit_, detail=departure_detail(departure), departure=departure)
+    if hung_detail is not None:
+        exit_ = replace(exit_, reason=ExitReason.HUNG, detail=hung_detail)
+    return exit_
 
 
 def departure_note(departure: Departure) -> str:

@@ -7,6 +7,7 @@
     ├── NotFound               404  not_found
     │   └── ModelNotFound      404  model_not_found
     ├── MethodNotAllowed       405  method_not_allowed
+    ├── Conflict               409  conflict
     ├── BodyTooLarge           413  request_too_large
     ├── UnsupportedMediaType   415  unsupported_media_type
     ├── TooManyRequests        429  queue_full
@@ -98,6 +99,13 @@ class MethodNotAllowed(RouterError):
 
     http_status = 405
     code = "method_not_allowed"
+
+
+class Conflict(RouterError):
+    """What the client wants to change is no longer what it has seen."""
+
+    http_status = 409
+    code = "conflict"
 
 
 class BodyTooLarge(RouterError):

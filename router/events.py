@@ -160,6 +160,8 @@ class LeaseRequested:
     """Hashes of the conversation's beginnings, the shortest first: a replica that served one of them is preferred."""
     keep_alive_s: float | None = None
     """How long the worker that serves it stays when it is idle, from then on; see `KeepAliveSet`."""
+    request_id: str | None = None
+    """What the log calls it, for those who look at who waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,17 @@ class KeepAliveSet:
 
 
 @dataclass(frozen=True, slots=True)
+class PinSet:
+    """`model` is pinned from now on or is not, whatever its configuration says; None = as the configuration says.
+
+    It holds until the router stops, the model is removed, or somebody says otherwise. Nothing is loaded for it.
+    """
+
+    model: str
+    pin: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogChanged:
     """From now on these are the models and limits."""
 
@@ -302,6 +315,7 @@ Event = (
     | LoadRequested
     | UnloadRequested
     | KeepAliveSet
+    | PinSet
     | CatalogChanged
     | ModelSized
     | DevicesChanged

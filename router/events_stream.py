@@ -1,11 +1,13 @@
-"""`GET /events` and `GET /models/sse`: what becomes of each model, told as it happens.
+"""`GET /events` and `GET /models/sse`: what becomes of each model, and what else can be followed, as it happens.
 
-Owns the two forms of such an event: ours, and the one of llama-server's router. Must not cost anything while nobody
-listens, nor wait for anybody who does. docs/status.md describes both streams.
+Owns the two forms in which changes of a model are told, ours and the one of llama-server's router; the other topics
+are `topics.py`'s. Must not cost anything while nobody listens, nor wait for anybody who does. docs/status.md describes
+both streams.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,20 +18,26 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from router.auth import Scope
+from router.auth import Grant, Scope
 from router.catalog import ModelSpec
 from router.dialects import EVENT_STREAM, Dialect
+from router.errors import BadRequest
 from router.fleet_views import FleetSnapshot, ModelView
 from router.listing import Look, llama_server_status
 from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
 from router.routes import Route
 from router.services import SERVICES, current_exchange
 from router.shown_states import REMOTE
+from router.topics import TOPIC_HUB, Topic
 
 if TYPE_CHECKING:
     from router.supervisor import Supervisor
 
 _PING = b": ping\n\n"
+_CHANGES = "changes"
+_ALL = "all"
+_MAX_WAITING_BYTES = 4 * 2**20
+"""For a follower of topics: a thousand models may change at once."""
 _SCOPES = (Scope.INFERENCE, Scope.METRICS)
 
 
@@ -49,12 +57,25 @@ Tell = Callable[[str, _Shown | None, _Shown | None], Iterator[bytes]]
 
 
 async def get_events(request: web.Request) -> web.StreamResponse:
-    """Answer with every change of a model's state, progress or reason as a server-sent event, what is now first."""
-    return await _stream(request, _tell_ours)
+    """Answer with what is and then with every change, as server-sent events: of models, or of `?topics=`."""
+    grant = current_exchange().grant
+    names = _topic_names(request, grant)
+    topics = [Topic(name) for name in names if name != _CHANGES]
+    if not topics:
+        return await _stream(request, _tell_ours)
+    hub, services = request.app[TOPIC_HUB], request.app[SERVICES]
+    with contextlib.ExitStack() as stack:
+        open_ = partial(request.app[LIVE_STREAMS].open, Kind.EVENTS, grant, left_out=None)
+        box = stack.enter_context(open_(max_bytes=_MAX_WAITING_BYTES))
+        if _CHANGES in names:
+            stack.enter_context(request.app[EVENT_HUB].told(services.supervisor, box, _tell_ours))
+        stack.enter_context(hub.followed(services, box, topics, with_keys=Scope.ADMIN in grant.scopes))
+        scopes = {"X-Corral-Scopes": ", ".join(sorted(grant.scopes))}  # so that a page hides what its key may not do
+        return await write_until_left(request, box, EVENT_STREAM, ping=_PING, headers=scopes)
 
 
 async def get_models_sse(request: web.Request) -> web.StreamResponse:
-    """Answer with the same in the form of llama-server's router."""
+    """Answer with the changes of models in the form of llama-server's router."""
     return await _stream(request, _tell_as_llama_server)
 
 
@@ -119,6 +140,24 @@ class EventHub:
 
 
 EVENT_HUB = web.AppKey("event_hub", EventHub)
+
+
+def _topic_names(request: web.Request, grant: Grant) -> set[str]:
+    """Return what the client wants to follow. Raises: BadRequest, Forbidden."""
+    asked = [name.strip() for value in request.query.getall("topics", []) for name in value.split(",")]
+    names = {name for name in asked if name} or {_CHANGES}
+    known = (_CHANGES, *(topic.value for topic in Topic), _ALL)
+    if unknown := sorted(names - set(known)):
+        raise BadRequest(
+            f"`{unknown[0][:80]}` is no topic; the topics are {', '.join(known)}, several with commas between them",
+            param="topics",
+        )
+    may_see_requests = Scope.ADMIN in grant.scopes or Scope.METRICS in grant.scopes
+    if Topic.REQUESTS in names and not may_see_requests:
+        grant.require(Scope.METRICS)
+    if _ALL in names:  # all that the key may see
+        names |= {topic.value for topic in Topic if may_see_requests or topic is not Topic.REQUESTS}
+    return names - {_ALL}
 
 
 async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:

@@ -29,6 +29,7 @@ from router.events import (
     LoadRequested,
     ModelPolicy,
     ModelSized,
+    PinSet,
     ShutdownRequested,
     StopCause,
     Tick,
@@ -41,7 +42,7 @@ from router.events import (
     WorkerStarted,
 )
 from router.fleet_ledger import FleetLedger
-from router.fleet_views import FleetSnapshot, ModelView, ResidentView, view_device, view_model
+from router.fleet_views import FleetSnapshot, ModelView, ResidentView, WaiterView, view_device, view_model, view_waiters
 from router.lifecycle import WorkerState
 from router.placement import PLACES, plan_placement, resize
 from router.pump import pump
@@ -129,6 +130,10 @@ class Fleet:
             devices=tuple(view_device(device, ledger, reserved.get(device.id, 0)) for device in ledger.devices),
         )
 
+    def waiters(self, now_s: float) -> list[WaiterView]:
+        """Return who waits for a place, of all models, for display only: the most urgent first."""
+        return view_waiters(self._ledger, now_s)
+
     def check_integrity(self) -> None:
         """Every invariant that can be seen between two events holds. Raises: AssertionError."""
         self._ledger.check()
@@ -145,7 +150,7 @@ class Fleet:
                 ledger.release(lease_id)
             case WorkerStarted() | WorkerProgressed() | WorkerReady() | WorkerSized() | WorkerHung() | WorkerExited():
                 self._note_worker(event)
-            case LoadRequested() | UnloadRequested() | KeepAliveSet():
+            case LoadRequested() | UnloadRequested() | KeepAliveSet() | PinSet():
                 if (record := ledger.records.get(event.model)) is not None:
                     self._note_order(record, event)
             case CatalogChanged(models, limits):
@@ -234,8 +239,8 @@ class Fleet:
             case _:
                 assert_never(event)
 
-    def _note_order(self, record: ModelRecord, order: LoadRequested | UnloadRequested | KeepAliveSet) -> None:
-        """Somebody wishes the model loaded or gone, or that it stays for another time."""
+    def _note_order(self, record: ModelRecord, order: LoadRequested | UnloadRequested | KeepAliveSet | PinSet) -> None:
+        """Somebody wishes the model loaded or gone, or that it stays for another time or for good."""
         match order:
             case LoadRequested():
                 self._note_load(record)
@@ -244,6 +249,8 @@ class Fleet:
             case KeepAliveSet(keep_alive_s=keep_alive_s):
                 for resident in record.residents.values():
                     resident.keep_alive_s = keep_alive_s
+            case PinSet(pin=pin):
+                record.pin_order = pin
             case _:
                 assert_never(order)
 

@@ -155,6 +155,7 @@ class FleetLedger:
                 continue
             record.is_removed = True
             record.is_preload_due = False
+            record.pin_order = None
             for resident in record.residents.values():
                 resident.leave_by(self.now_s + limits.drain_timeout_s, StopCause.REMOVED)
             self.sleep_if_settled(name)
@@ -186,7 +187,13 @@ class FleetLedger:
             self._refuse(event.lease_id, reasons.queue_full(record, self.now_s))
         else:
             waiter = Waiter(
-                event.lease_id, event.priority, event.key_id, self.now_s, event.prefixes, event.keep_alive_s
+                event.lease_id,
+                event.priority,
+                event.key_id,
+                self.now_s,
+                event.prefixes,
+                event.keep_alive_s,
+                event.request_id,
             )
             record.line.join(waiter)
             self.leases[event.lease_id] = record

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from router.departures import departure_note
-from router.events import Departure, Event, ExitReason, ShutdownRequested, StopCause, WorkerExit, WorkerExited, WorkerId
+from router.events import (
+    Departure,
+    Event,
+    ExitReason,
+    PinSet,
+    ShutdownRequested,
+    StopCause,
+    WorkerExit,
+    WorkerExited,
+    WorkerId,
+)
 from router.fleet_views import FleetSnapshot, ModelView
 from router.lifecycle import WorkerState
 
@@ -45,6 +55,10 @@ class FleetLog:
                 logger.info("stopping all workers")
             case WorkerExited(worker, exit_):
                 self._note_exit(worker, exit_, fleet.models.get(worker.model))
+            case PinSet(model, pin) if (view := fleet.models.get(model)) is not None:
+                source = "as its configuration says" if pin is None else "by request"
+                pinned = "pinned" if view.is_pinned else "not pinned any more"
+                logger.info("%s: %s (%s)", model, pinned, source, extra=fields(model, view.state.value))
             case _:
                 pass
         for name, view in fleet.models.items():

@@ -60,6 +60,20 @@ class ModelView:
     """What a worker of it needs; None = not known yet."""
     impossible: str | None = None
     """Why it can never be loaded on this machine, in words; None = it can, as far as is known."""
+    is_pinned: bool = False
+    is_pin_ordered: bool = False
+    """Somebody has ordered it while the model is served; otherwise its configuration says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterView:
+    """One request that waits for a place on a worker."""
+
+    request_id: str | None
+    model: str
+    waits_s: float
+    priority: int
+    key_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +86,13 @@ class DeviceView:
     total_bytes: int
     usable_bytes: int
     reserved_bytes: int
-    used_by_others_bytes: int
+    used_by_others_bytes: int | None
+    """None = not measured yet."""
+    budget_bytes: int | None = None
+    """Most that models may use together; None = all but the headroom."""
+    headroom_bytes: int = 0
+    free_bytes: int | None = None
+    """What workers may still get; None = what others use is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +106,7 @@ class FleetSnapshot:
 
 def view_device(device: Device, ledger: FleetLedger, reserved_bytes: int) -> DeviceView:
     """Return how `device` looks now."""
+    others_bytes = ledger.used_by_others.get(device.id)
     return DeviceView(
         id=device.id,
         kind=device.kind.value,
@@ -93,8 +114,24 @@ def view_device(device: Device, ledger: FleetLedger, reserved_bytes: int) -> Dev
         total_bytes=device.total_bytes,
         usable_bytes=device.usable_bytes,
         reserved_bytes=reserved_bytes,
-        used_by_others_bytes=ledger.used_by_others.get(device.id, 0),
+        used_by_others_bytes=others_bytes,
+        budget_bytes=device.budget_bytes,
+        headroom_bytes=device.headroom_bytes,
+        free_bytes=None if others_bytes is None else max(0, ledger.capacity(device) - reserved_bytes),
     )
+
+
+def view_waiters(ledger: FleetLedger, now_s: float) -> list[WaiterView]:
+    """Return all requests that wait, by priority and then by age.
+
+    Among those of one model and priority, a key that has fewer requests running goes first when a place gets free.
+    """
+    waiters = [
+        WaiterView(waiter.request_id, name, max(0.0, now_s - waiter.since_s), waiter.priority, waiter.key_id)
+        for name, record in ledger.awake.items()
+        for waiter in record.line
+    ]
+    return sorted(waiters, key=lambda waiter: (-waiter.priority, -waiter.waits_s))
 
 
 def view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelView:
@@ -103,7 +140,7 @@ def view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> ModelV
     if not is_untouched:
         return _view_model(record, ledger, now_s)
     # Of a thousand models nearly all are at rest, and look the same each time somebody looks.
-    key = (record.policy, record.footprint, ledger.devices)
+    key = (record.policy, record.footprint, ledger.devices, record.pin_order)
     if record.kept_view is None or any(one is not other for one, other in zip(record.kept_view[0], key, strict=True)):
         record.kept_view = key, _view_model(record, ledger, now_s)
     view: ModelView = record.kept_view[1]
@@ -133,6 +170,8 @@ def _view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> Model
         ),
         footprint=record.footprint,
         impossible=None if ledger.options_of(record) else too_large(record, ledger.devices).detail,
+        is_pinned=record.is_pinned,
+        is_pin_ordered=record.pin_order is not None,
     )
 
 

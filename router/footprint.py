@@ -131,6 +131,39 @@ def footprint_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What makes up the need of main memory when everything is on the CPU, in bytes."""
+
+    weights: int
+    kv: int
+    """Keys and values of all cells, and states of recurrent layers."""
+    compute: int
+    other: int
+    """Rows of results, tables of the vocabulary, the process itself; a draft model with all that it needs."""
+
+
+def parts_of(
+    header: Header,
+    options: EngineOptions,
+    *,
+    tensors: TensorSums | None = None,
+    draft: Header | None = None,
+    lora_bytes: int = 0,
+) -> Parts:
+    """Return the parts of `footprint_of(...).cpu_bytes`."""
+    model = _Model(header, header.tensors if tensors is None else tensors)
+    room = model.room(options)
+    return Parts(
+        weights=model.tensors.total_bytes + lora_bytes,
+        kv=model.cell_bytes(options, room),
+        compute=model.compute_bytes(options, room),
+        other=output_bytes(header, options)
+        + process_bytes(header.num_vocab)
+        + (0 if draft is None else _draft_bytes(draft, options)),
+    )
+
+
 def output_bytes(header: Header, options: EngineOptions) -> int:
     """Return what the results of one pass take of main memory: rows of logits, or vectors."""
     model = _Model(header, header.tensors)

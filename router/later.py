@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from router.auth import Scope
 from router.dialects import guess_dialect
 from router.errors import NotAvailableYet
 from router.routes import Handler, Route
@@ -19,10 +18,6 @@ _MISSING = (
     ("/api/push", "uploading models", None),
     ("/api/delete", "deleting models", "take the model out of models.yaml, and its file from the disk"),
     ("/api/blobs/{digest:.*}", "uploading files", "put the file on the server and name its path in models.yaml"),
-)
-_MISSING_FOR_ADMINS = (
-    ("/admin/pin", "pinning a model while it is served", "set `pin` in models.yaml: edits are picked up"),
-    ("/admin/config", "the configuration in force", "use GET /v1/models and `corral check`"),
 )
 
 
@@ -45,9 +40,5 @@ ROUTES = (
             dialect=guess_dialect(path, {}),
         )
         for path, what, instead in _MISSING
-    ),
-    *(
-        Route("*", path, _refusal(what, instead), scopes=(Scope.ADMIN,), is_counted=True, is_shown=False)
-        for path, what, instead in _MISSING_FOR_ADMINS
     ),
 )

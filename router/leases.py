@@ -27,6 +27,8 @@ class Lease:
     """How long the request waited for other requests or models."""
     load_s: float
     """How long it waited for this worker to load."""
+    ready_ago_s: float = 0.0
+    """How long before the grant the worker had loaded."""
 
 
 @dataclass(slots=True)
@@ -42,9 +44,11 @@ class Ticket:
         """Return the lease on `run`, which is ready."""
         assert run.session is not None, "granted before it was ready"
         assert run.ready_at_s is not None, "granted before it was ready"
-        wait_s = time.monotonic() - self.asked_at_s
+        now_s = time.monotonic()
+        wait_s = now_s - self.asked_at_s
         load_s = max(0.0, run.ready_at_s - max(self.asked_at_s, run.spawned_at_s))
-        return Lease(run.worker, run.session, max(0.0, wait_s - load_s), load_s)
+        ready_ago_s = max(0.0, now_s - run.ready_at_s)
+        return Lease(run.worker, run.session, max(0.0, wait_s - load_s), load_s, ready_ago_s)
 
 
 class Tickets:

@@ -1,13 +1,21 @@
 """The sockets that the server listens on, and why they cannot be had.
 
-Owns binding and its messages. Must not accept connections: `serve.py` hands the sockets to aiohttp.
+Owns binding, taking over sockets that a service manager has bound, and the messages of both. Must not accept
+connections: `serve.py` hands the sockets to aiohttp.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from collections.abc import MutableMapping
 from contextlib import ExitStack
+
+from router.host_guard import is_loopback
+
+FIRST_PASSED_FD = 3
+"""Source: sd_listen_fds(3), SD_LISTEN_FDS_START."""
 
 
 class CannotListen(Exception):
@@ -45,6 +53,34 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
+def passed_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> list[socket.socket]:
+    """Return the listening sockets that a service manager has passed to process `pid` (None = this one); [] = none.
+
+    What says so is taken out of `environ`: no process that is started later is to take it for its own.
+
+    Raises: CannotListen when something was passed that cannot be served on.
+    Source: sd_listen_fds(3).
+    """
+    count, names = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_FDNAMES", "").split(":")
+    if environ.pop("LISTEN_PID", "") != str(os.getpid() if pid is None else pid) or not count.isdecimal():
+        return []
+    passed: list[socket.socket] = []
+    with ExitStack() as undo:
+        for number in range(int(count)):
+            name = names[number] if number < len(names) and names[number] else str(number + 1)
+            passed.append(_take_over(FIRST_PASSED_FD + number, name))
+            undo.callback(passed[-1].close)
+        undo.pop_all()
+    return passed
+
+
+def most_exposed(sockets: list[socket.socket]) -> tuple[str, int]:
+    """Return host and port of the first socket that other machines may reach; of the first one if none can be."""
+    addresses = [sock.getsockname()[:2] for sock in sockets]
+    host, port = next((address for address in addresses if not is_loopback(address[0])), addresses[0])
+    return str(host), int(port)
+
+
 def url_of(bound: socket.socket) -> str:
     """Return the URL at which a person on this machine reaches the server."""
     host, port = bound.getsockname()[:2]
@@ -59,6 +95,35 @@ def reach_of(bound: list[socket.socket]) -> str:
     if "0.0.0.0" in hosts:
         return "on all addresses"
     return "on all IPv6 addresses" if "::" in hosts else ""
+
+
+def _take_over(fd: int, name: str) -> socket.socket:
+    """Return what was passed as `fd` as a socket of ours. Raises: CannotListen unless it is a listening TCP socket."""
+    meant = "Corral takes listening TCP sockets: in a systemd socket unit ListenStream=127.0.0.1:8080, and Accept=no"
+    try:
+        os.set_inheritable(fd, False)
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        raise CannotListen(f"the passed socket {name} cannot be used ({error.strerror or error}); {meant}") from None
+    what = _wrong_kind(sock)
+    if what is not None:
+        sock.close()
+        raise CannotListen(f"the passed socket {name} is {what}; {meant}")
+    sock.setblocking(False)
+    return sock
+
+
+def _wrong_kind(sock: socket.socket) -> str | None:
+    """Return what `sock` is, if it is not a TCP socket that listens."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return "a Unix socket" if sock.family == socket.AF_UNIX else "no socket of IPv4 or IPv6"
+    if sock.type != socket.SOCK_STREAM:
+        return "a datagram socket"
+    try:
+        listens = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return None  # macOS does not tell
+    return None if listens else "not listening"
 
 
 def _bind(family: socket.AddressFamily, address: tuple[object, ...], port: int) -> socket.socket:

@@ -38,6 +38,7 @@ __all__ = [
     "find_model",
     "list_models",
     "list_statuses",
+    "model_entry",
     "reason_of",
     "state_of",
     "usable_context",
@@ -62,6 +63,11 @@ def list_models(supervisor: Supervisor, created: int, kept: KeptEntries | None =
     for spec in supervisor.catalog.models.values():
         entries += _entries_of(look, spec, created, kept)
     return entries
+
+
+def model_entry(look: Look, spec: ModelSpec, created: int, kept: KeptEntries) -> Mapping[str, Any]:
+    """Return the model object of a model under its own name. Mutates: `kept`, as `list_models` does."""
+    return _entries_of(look, spec, created, kept)[0]
 
 
 def _entries_of(look: Look, spec: ModelSpec, created: int, kept: KeptEntries) -> list[dict[str, Any]]:
@@ -111,7 +117,7 @@ def list_statuses(supervisor: Supervisor, created: int) -> list[dict[str, Any]]:
 
 def state_of(supervisor: Supervisor, spec: ModelSpec, view: ModelView | None) -> str:
     """Return the state of a model, one of `shown_states.STATES`."""
-    return shown_state(spec, view, is_fetching=supervisor.fetch_progress(spec.name) is not None)
+    return shown_state(spec, view, is_fetching=spec.name in supervisor.fetches())
 
 
 def reason_of(spec: ModelSpec, view: ModelView | None) -> str | None:

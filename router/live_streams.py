@@ -8,11 +8,11 @@ Neither does the stop wait for a client that reads nothing.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
 from functools import partial
+from itertools import count
 
 from aiohttp import web
 
@@ -43,7 +43,9 @@ class Outbox:
         that falls behind is cut off instead, because it could not make sense of the rest."""
         self._left_out = left_out
         self._max_bytes = max_bytes
-        self._pieces: deque[bytes] = deque()
+        self._pieces: dict[str | int, bytes] = {}
+        """What waits, in its order; by what it is the state of, or by a number."""
+        self._numbers = count()
         self._num_bytes = 0
         self._num_left_out = 0
         self._news = asyncio.Event()
@@ -51,17 +53,21 @@ class Outbox:
         self.on_close: Callable[[], None] = lambda: None
         """Called once, when nothing more is to be written."""
 
-    def push(self, piece: bytes) -> None:
-        """The piece will be written, unless the client is too slow."""
+    def push(self, piece: bytes, *, state_of: str | None = None) -> None:
+        """The piece will be written, unless the client is too slow.
+
+        `state_of`: the piece tells all of the thing of this name, so that an earlier one that waits is out of date.
+        """
         if self.is_closed:
             return
-        self._pieces.append(piece)
-        self._num_bytes += len(piece)
+        key = next(self._numbers) if state_of is None else state_of
+        self._num_bytes += len(piece) - len(self._pieces.pop(key, b""))
+        self._pieces[key] = piece
         while self._num_bytes > self._max_bytes and len(self._pieces) > 1:
             if self._left_out is None:
                 self.close()
                 return
-            self._num_bytes -= len(self._pieces.popleft())
+            self._num_bytes -= len(self._pieces.pop(next(iter(self._pieces))))
             self._num_left_out += 1
         self._news.set()
 
@@ -83,7 +89,7 @@ class Outbox:
                     await self._news.wait()
             except TimeoutError:
                 return b""
-        taken = b"".join(self._pieces)
+        taken = b"".join(self._pieces.values())
         if self._num_left_out and self._left_out is not None:
             taken = self._left_out.format(self._num_left_out).encode() + taken
         self._pieces.clear()
@@ -100,7 +106,9 @@ class LiveStreams:
         """With the key that each one came with."""
 
     @contextmanager
-    def open(self, kind: Kind, grant: Grant, *, left_out: str | None) -> Iterator[Outbox]:
+    def open(
+        self, kind: Kind, grant: Grant, *, left_out: str | None, max_bytes: int = MAX_WAITING_BYTES
+    ) -> Iterator[Outbox]:
         """A new outbox exists inside the block. Raises: TooManyRequests."""
         keys = [key_id for other, key_id in self._boxes.values() if other is kind]
         if len(keys) >= self._max_streams:
@@ -108,13 +116,17 @@ class LiveStreams:
         max_of_key = int(self._max_streams * _MAX_OF_KEY)
         if Scope.ADMIN not in grant.scopes and keys.count(grant.key_id) >= max_of_key:
             raise _refuse(f"{max_of_key} clients with this API key follow {kind.name.lower()} already")
-        box = Outbox(left_out=left_out)
+        box = Outbox(left_out=left_out, max_bytes=max_bytes)
         self._boxes[box] = kind, grant.key_id
         try:
             yield box
         finally:
             del self._boxes[box]
             box.close()
+
+    def num_open(self, kind: Kind) -> int:
+        """Return how many clients follow this kind now."""
+        return sum(other is kind for other, _ in self._boxes.values())
 
     async def end_all(self, _: web.Application) -> None:
         """Every reply ends: the server stops."""
@@ -130,11 +142,17 @@ LIVE_STREAMS = web.AppKey("live_streams", LiveStreams)
 
 
 async def write_until_left(
-    request: web.Request, box: Outbox, content_type: str, *, ping: bytes = b"", every_s: float = PING_EVERY_S
+    request: web.Request,
+    box: Outbox,
+    content_type: str,
+    *,
+    ping: bytes = b"",
+    every_s: float = PING_EVERY_S,
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
     """Return when the client has left, was too slow, or the server stops. Whatever comes into `box` is written."""
-    headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = web.StreamResponse(headers=headers)
+    own = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(headers=own | dict(headers or {}))
     box.on_close = partial(_cut_off, request.transport)
     try:
         await response.prepare(request)

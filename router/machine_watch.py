@@ -85,6 +85,8 @@ class MachineWatch:
         self._tasks = Tasks()
         self._timer: asyncio.TimerHandle | None = None
         self._is_known = asyncio.Event()
+        self.on_lag: Callable[[float], None] = lambda _: None
+        """Told once a second how late that second was."""
         self.devices: Mapping[str, Device] = {}
         """By id."""
 
@@ -133,6 +135,8 @@ class MachineWatch:
         self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_around)
 
     def _look_around(self) -> None:
+        if self._timer is not None:
+            self.on_lag(asyncio.get_running_loop().time() - self._timer.when())
         self.start()  # first of all: a fault in one look must not end all later ones
         if self._waits_for_room() or time.monotonic() - self._measured_at_s >= MEASURE_EVERY_S:
             self.measure()

@@ -6,7 +6,6 @@ Reads snapshots only: it must never ask a worker, wake one or keep one awake, an
 from __future__ import annotations
 
 import time
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import hdrs, web
@@ -14,14 +13,15 @@ from aiohttp import hdrs, web
 from router.auth import Scope
 from router.dialects import Dialect
 from router.errors import NoFreeSlot
-from router.fleet_views import ModelView, ResidentView
+from router.fleet_views import ModelView
 from router.json_reply import json_response
 from router.lifecycle import WorkerState
 from router.listing import Look
+from router.metrics.page import JSON
 from router.routes import Route
 from router.services import SERVICES
 from router.shown_states import DOWNLOADING, UNAVAILABLE
-from worker.contract import SlotReport, SlotState
+from router.slot_views import slot_entries
 
 if TYPE_CHECKING:
     from router.supervisor import Supervisor
@@ -38,7 +38,7 @@ async def get_health(request: web.Request) -> web.StreamResponse:
     fleet = supervisor.snapshot()
     views = fleet.models.values()
     body: dict[str, Any] = {
-        "status": "stopping" if fleet.is_shutting_down else "ok",
+        "status": "draining" if fleet.is_shutting_down else "ok",
         "models": len(supervisor.catalog.models),
         "loaded": sum(view.state is WorkerState.READY for view in views),
         "queue_length": sum(view.queue_length for view in views),
@@ -67,7 +67,7 @@ async def get_slots(request: web.Request) -> web.StreamResponse:
     for model, view in supervisor.snapshot().models.items():
         if wanted in (None, model):
             for resident in view.residents:
-                entries += _slot_entries(supervisor, resident, now_s)
+                entries += slot_entries(resident, supervisor.status(resident.worker), now_s)
     if request.query.get("fail_on_no_slot") and entries and all(entry["is_processing"] for entry in entries):
         what = f"`{wanted}`" if wanted else "all models that are loaded"
         raise NoFreeSlot(f"no slot of {what} is free; requests wait in line until one is")
@@ -80,10 +80,17 @@ async def get_metrics(request: web.Request) -> web.StreamResponse:
     return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
 
+async def get_metrics_json(request: web.Request) -> web.StreamResponse:
+    """Answer with the same metrics as a JSON list of families."""
+    body = request.app[SERVICES].metrics.render_json()
+    return web.Response(body=body, content_type=JSON, headers={"Cache-Control": "no-store"})
+
+
 ROUTES = (
     Route("GET", "/health", get_health, scopes=()),
     Route("GET", "/slots", get_slots, scopes=(Scope.INFERENCE, Scope.METRICS), dialect=Dialect.LLAMA),
     Route("GET", "/metrics", get_metrics, scopes=(Scope.METRICS,)),
+    Route("GET", "/metrics.json", get_metrics_json, scopes=(Scope.METRICS,)),
 )
 
 
@@ -125,40 +132,3 @@ def _hung_reason(supervisor: Supervisor, view: ModelView | None) -> str | None:
     ready = [resident.worker for resident in view.residents if resident.state is WorkerState.READY]
     reasons = [hung.get(worker) for worker in ready]
     return reasons[0] if reasons and all(reasons) else None
-
-
-def _slot_entries(supervisor: Supervisor, resident: ResidentView, now_s: float) -> list[dict[str, Any]]:
-    status = supervisor.status(resident.worker)
-    if status is None:
-        return []
-    context = status.facts.context if status.facts is not None else None
-    return [_slot_entry(resident, slot, context, now_s) for slot in status.slots]
-
-
-def _task_number(slot: SlotReport) -> int:
-    """Return a number that tells one request from the next, which is what llama-server's dashboards look at."""
-    return zlib.crc32((slot.request_id or "").encode()) >> 1
-
-
-def _slot_entry(resident: ResidentView, slot: SlotReport, context: int | None, now_s: float) -> dict[str, Any]:
-    is_processing = slot.state is not SlotState.IDLE
-    speed = None
-    if is_processing and slot.first_token_at_s is not None and now_s > slot.first_token_at_s:
-        speed = round((slot.generated - 1) / (now_s - slot.first_token_at_s), 2)
-    return {
-        "model": resident.worker.model,
-        "replica": resident.worker.replica,
-        "id": slot.id,
-        "id_task": _task_number(slot) if is_processing else -1,
-        "state": slot.state.value,
-        "is_processing": is_processing,
-        "request_id": slot.request_id,
-        "n_ctx": context,
-        "prompt_total": slot.prompt_total,
-        "prompt_processed": slot.prompt_processed,
-        "prompt_cached": slot.prompt_cached,
-        "generated": slot.generated,
-        "tokens_per_second": speed,
-        "cached_tokens": slot.cached_tokens,
-        "age_s": round(now_s - slot.started_at_s, 3) if is_processing and slot.started_at_s is not None else None,
-    }

@@ -149,16 +149,22 @@ class Relay:
         )
 
     async def _attempt(self) -> web.StreamResponse:
-        call = self._call
+        call, timeline = self._call, self._account.timeline
+        if timeline is not None:
+            timeline.ask(self._clock())
         async with self._supervisor.lease(
             call.spec,
             priority=call.priority,
             key_id=call.key_id,
             prefixes=call.prefixes,
             keep_alive_s=call.keep_alive_s,
+            request_id=self._account.request_id,
         ) as lease:
             self._account.queue_s += lease.queue_s
             self._account.load_s += lease.load_s
+            if timeline is not None:
+                by = {"corral.worker": str(lease.worker)}
+                timeline.grant(self._clock(), by, load_s=lease.load_s, ready_ago_s=lease.ready_ago_s)
             limit_s = call.spec.request_timeout_s or None
             try:
                 async with asyncio.timeout(limit_s) as limit:
@@ -311,9 +317,13 @@ class _Answer:
 
     def _note_end(self, payload: bytes) -> None:
         self.is_ended = True
+        if self._account.timeline is not None:
+            self._account.timeline.note_end(self._clock())
         end = _json_object(payload)
         usage = end.get("usage")
         self._account.usage = usage if isinstance(usage, dict) else {}
+        timings = end.get("timings")
+        self._account.timings = timings if isinstance(timings, dict) else {}
         self._account.finish_reasons = tuple(str(reason) for reason in end.get("finish_reasons") or ())
         if end.get("outcome") != "ok" and self.error is None:
             self.error = ErrorPayload(500, "internal_error", "the worker gave up on this request without a reason")

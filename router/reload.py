@@ -21,7 +21,7 @@ from router.auth import KeyProblem, KeyRing, load_key_ring
 from router.body import BodyMemory
 from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
-from router.catalog_files import Locate, load_catalog, named_files
+from router.catalog_files import Locate, examine_text, in_order, load_catalog, named_files
 from router.catalog_problems import CatalogError, Problem
 from router.cors import ANY
 from router.errors import ShuttingDown
@@ -66,6 +66,18 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """What would become of a text as the configuration."""
+
+    problems: tuple[Problem, ...]
+    """Why it could not be used; () = it could."""
+    warnings: tuple[Problem, ...] = ()
+    """Why some of its models could not, in the order of the text."""
+    diff: CatalogDiff | None = None
+    """What it would change; None = it could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Reading:
     """All that was read at one moment, and is sound."""
 
@@ -95,6 +107,8 @@ class Reloader:
         self.files = frozenset(files_of(parts.supervisor.catalog, path, settings))
         """What the configuration is read from, so that a change of any of these is an edit."""
         self.taken: Sight = {}
+        self.loaded_at_s = time.time()
+        """Unix time at which what is in force was last read, or found to be what the files still say."""
         self._parts = parts
         self._settings = settings
         self._environ = environ
@@ -115,6 +129,10 @@ class Reloader:
         self._tasks.add(task)
         task.add_done_callback(self._end_task)
         return await asyncio.shield(task)
+
+    async def check(self, text: str) -> Checked:
+        """Return what would become of `text` if it stood in the file that was given; nothing changes."""
+        return await asyncio.to_thread(self._check, text, self._parts.supervisor.catalog)
 
     def request(self, why: str) -> None:
         """The same for somebody who reads the log."""
@@ -151,6 +169,7 @@ class Reloader:
                 self._refuse(error)
                 raise
             self._adopt(reading)
+            self.loaded_at_s = time.time()
             if why != EDIT or is_edited or self.refused is not None or not reading.diff.is_empty:
                 self._tell(reading, why)
             self.refused = None
@@ -171,11 +190,27 @@ class Reloader:
         except KeyProblem as problem:
             self.files |= files  # the missing file may be created
             raise CatalogError([Problem("", str(problem))], self.path) from None
-        diff = compare(old, catalog)
-        if "keys" not in diff.settings and not keys.is_same_as(self._parts.keys):
-            diff = dataclasses.replace(diff, settings=(*diff.settings, "keys"))
+        diff = self._compare(old, catalog, keys)
         catalog.policies()  # made here once, not on the event loop
         return _Reading(catalog, keys, diff, files)
+
+    def _check(self, text: str, old: Catalog) -> Checked:
+        with _without_collection():
+            examined = examine_text(text, self.path, self._locate, self._environ)
+            if not examined.is_sound:
+                return Checked(in_order(examined.reading.problems))
+            try:
+                keys = read_keys(self._settings, examined.catalog, self._environ)
+            except KeyProblem as problem:
+                return Checked((Problem("", str(problem)),))
+            diff = self._compare(old, _with_old_parts(examined.catalog, old), keys)
+            return Checked((), examined.problems, diff)
+
+    def _compare(self, old: Catalog, new: Catalog, keys: KeyRing) -> CatalogDiff:
+        diff = compare(old, new)
+        if "keys" not in diff.settings and not keys.is_same_as(self._parts.keys):
+            return dataclasses.replace(diff, settings=(*diff.settings, "keys"))
+        return diff
 
     # --- in force -----------------------------------------------------------------------------------------
 

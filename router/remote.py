@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -100,6 +101,7 @@ class RemoteRelay:
             raise ModelUnavailable(f"`{spec.name}` is not available: {spec.problem}")
         try:
             with self._remotes.place(spec):
+                self._note_asked()
                 async with self._signs_of_life():
                     return await self._within_limit()
         except RemoteSaidNo as refusal:
@@ -304,6 +306,13 @@ class RemoteRelay:
         if 400 <= status < 500 or status == 503:  # what the client did, or may do later, is said by the status alone
             return WorkerRefused(ErrorPayload(status, RemoteFailed.code, message, None, retry_after_s))
         return RemoteFailed(message)
+
+    def _note_asked(self) -> None:
+        if (timeline := self._account.timeline) is not None:
+            now_s, parts = self._clock(), urlsplit(self._remote.url)
+            timeline.ask(now_s)
+            port = {} if parts.port is None else {"server.port": parts.port}
+            timeline.grant(now_s, {"server.address": parts.hostname or ""} | port)
 
     def _note_first_byte(self) -> None:
         if self._account.first_byte_at_s is None:

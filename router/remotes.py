@@ -23,8 +23,8 @@ from router.errors import ModelUnavailable, RemoteFailed, ShuttingDown, TooManyR
 HOPS = "X-Corral-Hops"
 """Request header that counts the Corrals on the way, so that two that send to each other notice it."""
 _MAX_HOPS = 4
-_PASSED_ON = ("anthropic-version", "anthropic-beta")
-"""They say how the body is to be understood."""
+_PASSED_ON = ("anthropic-version", "anthropic-beta", "traceparent", "tracestate")
+"""They say how the body is to be understood, and which trace the request belongs to."""
 
 # The model's own request_timeout_s says how long an answer may take.
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_connect=10.0, sock_read=None)
@@ -57,6 +57,10 @@ class Remotes:
                 auto_decompress=False,  # a few bytes could become gigabytes; we ask for none that are compressed
             )
         return self._session
+
+    def num_running(self, model: str) -> int:
+        """Return how many requests for the model are on their way to its server."""
+        return self._num_running[model]
 
     def authorization(self, spec: ModelSpec, remote: Remote) -> dict[str, str]:
         """Return the header that tells the router's own key. Raises: ModelUnavailable when there is none to tell."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from router.departures import departure_detail
+from router.departures import exit_in_words
 from router.device import NOWHERE, Footprint, Placement
 from router.events import Departure, ExitReason, LeaseId, ModelPolicy, StopCause, WorkerExit, WorkerId
 from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
@@ -125,6 +125,8 @@ class ModelRecord:
     wish_at_s: float | None = None
     """When somebody asked for a load without a request of its own; None once it is fulfilled or has failed."""
     is_preload_due: bool = False
+    pin_order: bool | None = None
+    """What somebody has ordered while it is served; None = nobody has, and the policy says whether it is pinned."""
     turn_ended_s: float | None = None
     """When its last worker was evicted: its waiters then stand behind those it was evicted for."""
     turned_away: str | None = None
@@ -222,17 +224,22 @@ class ModelRecord:
     def _queue_deadline_s(self, since_s: float) -> float | None:
         return since_s + self.policy.queue_timeout_s if self.policy.queue_timeout_s > 0 else None
 
+    @property
+    def is_pinned(self) -> bool:
+        """Neither idleness nor another model unloads it."""
+        return self.policy.pin if self.pin_order is None else self.pin_order
+
     def is_kept(self, resident: Resident) -> bool:
         """`resident` is pinned and holds its place for good, unless the operator says otherwise.
 
         One that drained for another model when it was pinned is kept as well: it will be opened again.
         """
-        return self.policy.pin and not resident.must_leave and resident.state is not WorkerState.STOPPING
+        return self.is_pinned and not resident.must_leave and resident.state is not WorkerState.STOPPING
 
     @property
     def comes_back(self) -> bool:
         """It is loaded again at once after a restart that a new configuration demands."""
-        return (self.policy.pin or self.policy.preload) and self.policy.unavailable is None
+        return (self.is_pinned or self.policy.preload) and self.policy.unavailable is None
 
     def is_outdated(self, resident: Resident) -> bool:
         """`resident` was started with a configuration that has changed since."""
@@ -259,7 +266,7 @@ class ModelRecord:
 
     def idle_limit_s(self, resident: Resident) -> float | None:
         """How long `resident` may be idle; None = idleness alone does not unload it."""
-        if self.policy.pin or self.policy.home:
+        if self.is_pinned or self.policy.home:
             return None
         if resident.keep_alive_s is not None:
             return resident.keep_alive_s if resident.keep_alive_s >= 0 else None
@@ -346,12 +353,12 @@ class ModelRecord:
         happens again within `STABLE_S` of being ready.
         """
         is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
-        if is_timed_out:
-            exit_ = self._as_load_timeout(exit_)
-        if exit_.reason is ExitReason.STOPPED and resident.departure is not None:
-            exit_ = replace(exit_, detail=departure_detail(resident.departure), departure=resident.departure)
-        if resident.hung_detail is not None:
-            exit_ = replace(exit_, reason=ExitReason.HUNG, detail=resident.hung_detail)
+        exit_ = exit_in_words(
+            exit_,
+            timed_out_after_s=self.policy.load_timeout_s if is_timed_out else None,
+            departure=resident.departure,
+            hung_detail=resident.hung_detail,
+        )
         was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None
         was_ready = resident.ready_at_s is not None
         if resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S:
@@ -385,8 +392,3 @@ class ModelRecord:
             return WorkerState.UNLOADED
         self.retry_at_s = now_s + backoff_s(self.num_failures - 1)
         return WorkerState.BACKOFF
-
-    def _as_load_timeout(self, exit_: WorkerExit) -> WorkerExit:
-        words = f"it made no progress for {self.policy.load_timeout_s:g} s while loading (load_timeout_s)"
-        detail = f"{words}; {exit_.detail}" if exit_.detail else words
-        return replace(exit_, reason=ExitReason.LOAD_TIMEOUT, detail=detail)

@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import resource
-import signal
 import socket
 import sys
 import time
@@ -21,20 +20,22 @@ from pathlib import Path
 
 from aiohttp import web
 
-from router.app import make_app, make_runner, version
+from router.app import make_app, make_runner
 from router.auth import KeyProblem, KeyRing
 from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
 from router.catalog import Catalog, ModelSpec
+from router.catalog_problems import CatalogError
 from router.checking import problem_of
 from router.conversations import Conversations
 from router.cores import count_cores
 from router.cors import Cors
 from router.devices import DeviceMonitor
+from router.errors import ShuttingDown
 from router.fleet_log import fields
 from router.greeting import greet
 from router.host_guard import HostGuard, is_loopback
-from router.listen import CannotListen, bind_sockets, reach_of, url_of
+from router.listen import CannotListen, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
 from router.listing import UNAVAILABLE
 from router.logs import is_for_people
 from router.metrics import RouterMetrics
@@ -42,15 +43,22 @@ from router.progress_bar import ProgressBar
 from router.reload import Parts, Reloader, body_memory_bytes, read_keys
 from router.remotes import Remotes
 from router.runtime_dir import RuntimeDirError
+from router.service_notify import Heartbeat, ServiceManager, describe
 from router.services import Services
 from router.settings import RouterSettings
 from router.sources import ModelStore
+from router.stopping import Connections, Signals, drain
 from router.supervisor import Supervisor
+from router.tasks import Tasks
+from router.tracing import start_tracing
+from router.version import version
 from router.watcher import PATIENCE_S, Watcher
 
 _log = logging.getLogger(__name__)
 
 _MAX_OPEN_FILES = 65536
+_SPANS_WITHIN_S = 2.0
+"""How long the last spans may take to be sent."""
 _CLOSE_WITHIN_S = 3.0
 """How long answers may take to reach their clients once every worker has stopped."""
 
@@ -71,10 +79,14 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
 
     Meanwhile what is served follows the files that it was read from. Raises: CannotServe.
     """
-    keys = _load_keys(catalog, settings)
-    stop = _Signals()
+    manager = ServiceManager(os.environ)
     try:
-        sockets = bind_sockets(settings.host, settings.port)
+        passed = passed_sockets(os.environ)
+        if passed:  # whoever made them has chosen the address
+            settings = settings.model_copy(update=dict(zip(("host", "port"), most_exposed(passed), strict=True)))
+        keys = _load_keys(catalog, settings)
+        stop = Signals()
+        sockets = passed or bind_sockets(settings.host, settings.port)
     except CannotListen as error:
         raise CannotServe(str(error)) from None
     metrics, store = RouterMetrics(), make_store(settings)
@@ -100,6 +112,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         locate=store.locate,
         on_models=files.look,
     )
+    tracing = start_tracing(os.environ, version())
     app = make_app(
         Services(
             supervisor=supervisor,
@@ -114,17 +127,27 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
             remotes=remotes,
             store=store,
             started_at=int(time.time()),
+            tracing=tracing,
         )
     )
     try:
         await supervisor.start()
-        async with _listening(app, sockets), _progress_shown(supervisor):
-            await _announce(catalog, settings, keys, sockets, files)
+        async with (
+            _listening(app, sockets) as connections,
+            _progress_shown(supervisor),
+            _in_touch(manager, supervisor, reloader) as heartbeat,
+        ):
+            await _announce(catalog, settings, keys, sockets, files, are_passed=bool(passed))
             files.look(list(catalog.models.values()))
-            async with _following(reloader, stop):
+            async with _following(reloader, stop, manager):
                 await stop.first.wait()
             files.close()
-            is_hurried = await _drain(supervisor, remotes, settings.shutdown_drain_s, stop)
+            heartbeat.is_stopping = True
+            manager.stopping()
+            drain_s = settings.shutdown_drain_s
+            is_hurried = await drain(
+                supervisor, remotes, connections, stop, drain_s=drain_s, is_handed_over=bool(passed)
+            )
     except RuntimeDirError as error:
         raise CannotServe(str(error)) from None
     finally:
@@ -132,6 +155,8 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         await store.close()
         for sock in sockets:
             sock.close()
+        if tracing is not None:
+            await tracing.close(_SPANS_WITHIN_S)
     _log.info("stopped")
     return 1 if is_hurried else 0
 
@@ -155,51 +180,53 @@ def cache_dir(settings: RouterSettings) -> Path:
     return settings.cache.expanduser() if settings.cache is not None else default_cache_dir()
 
 
-class _Signals:
-    """Two events: somebody wants a stop; somebody wants it now. And a call: the configuration is to be read again."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        self.on_reload: Callable[[], None] | None = None
-        self._hangs_up = _is_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._note)
-        loop.add_signal_handler(signal.SIGHUP, self._note_hangup)
-
-    def _note(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-    def _note_hangup(self) -> None:
-        """The same signal also says that the terminal has been closed: then nobody is there to serve."""
-        if self._hangs_up and not _is_terminal():
-            self._note()
-        elif self.on_reload is not None:
-            self.on_reload()
-
-
-def _is_terminal() -> bool:
-    try:
-        return os.isatty(0)  # false again once the terminal is closed
-    except OSError:
-        return False
-
-
 @contextlib.asynccontextmanager
-async def _following(reloader: Reloader, stop: _Signals) -> AsyncIterator[None]:
+async def _following(reloader: Reloader, stop: Signals, manager: ServiceManager) -> AsyncIterator[None]:
     """What is served follows its files inside the block."""
     # A model file that is being copied into a folder is not to be read half, however long that takes.
     watcher = Watcher(reloader, patience_s=math.inf if reloader.path.is_dir() else PATIENCE_S)
     watching = asyncio.create_task(watcher.run())
     watching.add_done_callback(_note_end_of_watch)
-    stop.on_reload = functools.partial(reloader.request, "SIGHUP")
+    reloads = Tasks()
+    stop.on_reload = lambda: reloads.spawn(_reload(reloader, manager), "reload")
     try:
         yield
     finally:
         stop.on_reload = None
         watching.cancel()
         await reloader.close()
+        await reloads.close()
+
+
+async def _reload(reloader: Reloader, manager: ServiceManager) -> None:
+    """Everything follows what the files say now, or the log tells why not; the service manager sees both ends."""
+    manager.reloading()
+    try:
+        await reloader.reload("SIGHUP")
+    except (CatalogError, ShuttingDown):
+        pass
+    finally:
+        manager.ready()
+
+
+@contextlib.asynccontextmanager
+async def _in_touch(manager: ServiceManager, supervisor: Supervisor, reloader: Reloader) -> AsyncIterator[Heartbeat]:
+    """Whoever manages this service knows that it is ready, and how it is, while the block runs."""
+
+    def tell() -> str:
+        refused = None if reloader.refused is None else reloader.refused.summary
+        return describe(supervisor.snapshot(), len(supervisor.catalog.models), refused)
+
+    heartbeat = Heartbeat(manager, probe=supervisor.tick, describe=tell)
+    tasks = Tasks()
+    if manager.is_there:
+        manager.tell(tell(), "READY=1")
+        tasks.spawn(heartbeat.run(), "telling the service manager")
+    try:
+        yield heartbeat
+    finally:
+        await tasks.close()
+        manager.close()
 
 
 def _note_end_of_watch(task: asyncio.Task[None]) -> None:
@@ -209,13 +236,14 @@ def _note_end_of_watch(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(app: web.Application, sockets: list[socket.socket]) -> AsyncIterator[None]:
+async def _listening(app: web.Application, sockets: list[socket.socket]) -> AsyncIterator[Connections]:
     runner = make_runner(app, _CLOSE_WITHIN_S)
+    connections = Connections(app, runner, sockets)
     await runner.setup()
     try:
         for sock in sockets:
             await web.SockSite(runner, sock, backlog=1024).start()
-        yield
+        yield connections
     finally:
         await runner.cleanup()
 
@@ -234,33 +262,6 @@ async def _progress_shown(supervisor: Supervisor) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-
-
-async def _drain(supervisor: Supervisor, remotes: Remotes, drain_s: float, stop: _Signals) -> bool:
-    """Let running requests end and stop every worker; return True when that was cut short by a second signal."""
-    views = supervisor.snapshot().models.values()
-    num_running = sum(resident.num_leases for view in views for resident in view.residents)
-    num_waiting = sum(view.queue_length for view in views)
-    _log.info(
-        "stopping: new requests are refused; the same signal again stops at once",
-        extra={"running_requests": num_running, "waiting_requests": num_waiting, "drain_s": drain_s},
-    )
-    closing = asyncio.create_task(_close(supervisor, remotes, drain_s))
-    hurry = asyncio.create_task(stop.second.wait())
-    await asyncio.wait({closing, hurry}, return_when=asyncio.FIRST_COMPLETED)
-    hurry.cancel()
-    if closing.done():
-        await closing
-        return False
-    _log.info("stopping at once")
-    closing.cancel()
-    await asyncio.wait({closing})
-    await supervisor.close(0.0, is_hurried=True)
-    return True
-
-
-async def _close(supervisor: Supervisor, remotes: Remotes, drain_s: float) -> None:
-    await asyncio.gather(supervisor.close(drain_s), remotes.drain(drain_s))
 
 
 class _FileWarnings:
@@ -308,11 +309,19 @@ def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
 
 
 async def _announce(
-    catalog: Catalog, settings: RouterSettings, keys: KeyRing, sockets: list[socket.socket], files: _FileWarnings
+    catalog: Catalog,
+    settings: RouterSettings,
+    keys: KeyRing,
+    sockets: list[socket.socket],
+    files: _FileWarnings,
+    *,
+    are_passed: bool,
 ) -> None:
     url, reach = url_of(sockets[0]), reach_of(sockets)
     if not is_for_people(settings.log_format, sys.stdout):
         known = {"url": url, "models": list(catalog.models), "version": version()}
+        if are_passed:
+            known["sockets"] = "passed by the service manager"
         _log.info("listening%s", f" {reach}" if reach else "", extra=known)
         return
     text = greet(

@@ -19,6 +19,7 @@ from router.cors import Cors
 from router.dialects import Dialect
 from router.host_guard import HostGuard
 from router.lora_scales import LoraScales
+from router.recent_requests import RecentRequests
 from router.remotes import Remotes
 from router.reply import Reply
 from router.routes import Route
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from router.metrics import RouterMetrics
     from router.reload import Reloader
     from router.supervisor import Supervisor
+    from router.tracing import Trace, Tracing
     from router.worker_files import ModelFiles
 
 
@@ -56,6 +58,10 @@ class Services:
     """Adapters of requests that name none."""
     store: ModelFiles | None = None
     """Finds and fetches model files; None = nothing can be pulled."""
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    """The last requests that have ended."""
+    tracing: Tracing | None = None
+    """Sends spans of requests to models; None = nobody wants them."""
     cors: Cors = field(default_factory=Cors)
     """Pages that may read answers."""
 
@@ -72,6 +78,8 @@ class Exchange:
     reply: Reply
     grant: Grant
     route: Route | None = None
+    trace: Trace | None = None
+    """Of requests to models, where they are traced."""
 
 
 _current: ContextVar[Exchange] = ContextVar("exchange")  # each request runs in a task of its own

@@ -84,6 +84,9 @@ class RouterSettings(BaseSettings):
     cors_origins: _Origins = ()
     """Origins of pages that may send requests and read the answers (CORS); `*` = any, which needs keys."""
 
+    allow_config_edits: bool = False
+    """Administrators may write `models.yaml` over HTTP. Its `hooks` are commands that this process runs."""
+
     cache: Path | None = None
     """Folder for fetched models; None = `$XDG_CACHE_HOME/corral` or `~/.cache/corral`."""
     offline: bool = False

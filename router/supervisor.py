@@ -35,6 +35,7 @@ from router.events import (
     LeaseRequested,
     LoadRequested,
     ModelSized,
+    PinSet,
     PlaceWorker,
     RefuseLease,
     RefuseLoad,
@@ -51,6 +52,7 @@ from router.events import (
 from router.fetch.protocol import FetchProgress
 from router.fleet import Fleet, FleetSnapshot
 from router.fleet_log import FleetLog
+from router.fleet_views import WaiterView
 from router.gguf_header import GgufHeader
 from router.ground import Ground
 from router.launch import capped_context, effective_context, worker_command, worker_environment
@@ -59,9 +61,10 @@ from router.log_tail import LogTail
 from router.machine_watch import MachineWatch, make_machine_watch
 from router.metrics import RouterMetrics
 from router.model_headers import ModelHeaders
+from router.runs import Runs
 from router.runtime_dir import RuntimeDir
 from router.spares import SparePool
-from router.tasks import Tasks, all_set
+from router.tasks import Tasks
 from router.worker_files import ModelFiles
 from router.worker_run import WorkerRun
 from worker.contract import WorkerStatus
@@ -115,8 +118,7 @@ class Supervisor:
         self._is_draining_events = True  # until there is everything that actions are performed with
         self._timer: asyncio.TimerHandle | None = None
         self._tickets = Tickets()
-        self._runs: dict[WorkerId, WorkerRun] = {}
-        self._last_logs: dict[str, list[tuple[WorkerId, LogTail]]] = {}
+        self._runs = Runs()
         self._listeners: list[Callable[[FleetSnapshot], None]] = []
         self._tasks = Tasks()
         self._shares = CoreShares(num_cores, self._runs)
@@ -140,6 +142,7 @@ class Supervisor:
                 waits_for_room=lambda: self._fleet.waits_for_room,
                 may_probe=self._worker_command is None,
             )
+            self._machine.on_lag = self._metrics.loop_lagged
             self._tasks.spawn(self._machine.discover(self.catalog), "finding devices")  # workers wait for it
         devices = {} if (machine := self._machine) is None else machine.devices
         self._spares = SparePool(command, env=worker_environment(environ, {}, NOWHERE, devices), cwd=runtime.path)
@@ -175,10 +178,9 @@ class Supervisor:
             return
         self._dispatch(ShutdownRequested(drain_s))
         grace_s = self.catalog.fleet_limits().stop_grace_s
-        if is_hurried or not await self._wait_for_exits(drain_s + grace_s + _REAP_MARGIN_S):
-            for run in self._runs.values():
-                run.kill()
-            if not await self._wait_for_exits(_REAP_MARGIN_S):
+        if is_hurried or not await self._runs.wait_until_over(drain_s + grace_s + _REAP_MARGIN_S):
+            self._runs.kill()
+            if not await self._runs.wait_until_over(_REAP_MARGIN_S):
                 logger.error("giving up on workers that survive SIGKILL: %s", ", ".join(map(str, self._runs)))
         if self._timer is not None:
             self._timer.cancel()
@@ -191,9 +193,6 @@ class Supervisor:
         ground.runtime.remove()
         self._ground = None
 
-    async def _wait_for_exits(self, timeout_s: float) -> bool:
-        return await all_set([run.is_over for run in self._runs.values()], timeout_s)
-
     # --- what handlers ask ---
 
     @asynccontextmanager
@@ -205,11 +204,12 @@ class Supervisor:
         key_id: str | None = None,
         prefixes: tuple[int, ...] = (),
         keep_alive_s: float | None = None,
+        request_id: str | None = None,
     ) -> AsyncIterator[Lease]:
         """Hold a place on a worker of `spec` inside the block; loads the model if need be.
 
-        The place is given back however the block is left, and so is the place in the queue. For `prefixes` and
-        `keep_alive_s` see `LeaseRequested`.
+        The place is given back however the block is left, and so is the place in the queue. For `prefixes`,
+        `keep_alive_s` and `request_id` see `LeaseRequested`.
 
         Raises: ModelNotFound, ModelUnavailable, ModelTooLarge, TooManyRequests, QueueTimeout, ShuttingDown.
         """
@@ -217,9 +217,11 @@ class Supervisor:
         try:
             if self._machine is not None and not self._fleet.is_resident(spec.name):
                 self._machine.measure()
-            self._dispatch(LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes, keep_alive_s))
+            self._dispatch(
+                LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes, keep_alive_s, request_id)
+            )
             lease = ticket.lease(await ticket.granted)
-            self._metrics.queue_waited(spec.name, lease.queue_s)
+            self._metrics.lease_granted(spec.name, lease.queue_s, lease.load_s, request_id)
             yield lease
         finally:
             self._tickets.close(ticket)
@@ -238,6 +240,10 @@ class Supervisor:
         """The model's present workers stay for so long when they are idle; negative = idleness never unloads them."""
         self._dispatch(KeepAliveSet(model, seconds))
 
+    def pin(self, model: str, pin: bool | None) -> None:
+        """The model is pinned or not, whatever its configuration says; None = as that says. Loads nothing."""
+        self._dispatch(PinSet(model, pin))
+
     def look_at_files(self) -> asyncio.Task[None]:
         """Return the task after which it is known what all files say of themselves that are here."""
         return self._tasks.spawn(self._headers.survey(list(self.catalog.models.values())), "survey")
@@ -245,10 +251,7 @@ class Supervisor:
     def set_catalog(self, catalog: Catalog) -> None:
         """From now on `catalog` is what is served; workers that still fit it are left alone."""
         self.catalog = catalog
-        for name in self._last_logs.keys() - catalog.models.keys():
-            del self._last_logs[name]
-        for run in self._runs.values():
-            run.adopt(catalog.models.get(run.worker.model))
+        self._runs.adopt(catalog)
         self.look_at_files()
         self._dispatch(CatalogChanged(catalog.policies(), catalog.fleet_limits()))
         if self._spares is not None:
@@ -262,22 +265,29 @@ class Supervisor:
         await machine.discover(catalog)
         await machine.survey(catalog)
 
+    def tick(self) -> None:
+        """What is due is done. Raises: whatever the handling of events fails with, which is a fault of ours."""
+        self._dispatch(Tick())
+
     def snapshot(self) -> FleetSnapshot:
         """Return how every model stands, for display."""
         return self._fleet.snapshot(time.monotonic())
 
     def status(self, worker: WorkerId) -> WorkerStatus | None:
         """Return the last line of a live worker's status link."""
-        run = self._runs.get(worker)
-        return run.status if run is not None else None
+        return self._runs.status(worker)
 
-    def fetch_progress(self, model: str) -> FetchProgress | None:
-        """Return how far the download of a model's file is; None = there is none."""
-        return next((run.fetch_progress for run in self._runs_of(model) if run.fetch_progress), None)
+    def earlier_status(self, worker: WorkerId) -> WorkerStatus | None:
+        """Return a line of the same link that is one or two seconds older; None = there is none yet."""
+        return self._runs.earlier_status(worker)
+
+    def waiters(self) -> list[WaiterView]:
+        """Return who waits for a place now, the most urgent first; for display."""
+        return self._fleet.waiters(time.monotonic())
 
     def fetches(self) -> dict[str, FetchProgress]:
         """Return how far each download is, by model."""
-        return {run.worker.model: run.fetch_progress for run in self._runs.values() if run.fetch_progress}
+        return self._runs.fetches()
 
     def hung(self) -> Mapping[WorkerId, str]:
         """Return the workers that give no sign of life, each with how that was seen."""
@@ -290,7 +300,7 @@ class Supervisor:
 
     def logs(self, model: str) -> list[tuple[WorkerId, LogTail]]:
         """Return what the model's live workers printed; that of the last dead one if none is alive."""
-        return [(run.worker, run.log) for run in self._runs_of(model)] or self._last_logs.get(model, [])
+        return self._runs.logs(model)
 
     def header_of(self, spec: ModelSpec) -> GgufHeader | None:
         """Return what the model's file says of itself; None = it is not here, or has not been read."""
@@ -327,7 +337,7 @@ class Supervisor:
             case WorkerReady(worker):
                 self._note_ready(worker)
             case WorkerExited(worker):
-                self._forget(worker)
+                self._shares.are_due |= self._runs.remove(worker)
         for action in actions:
             self._perform(action)
         has_moved = any(isinstance(action, SpawnWorker | StopWorker) for action in actions)
@@ -360,11 +370,10 @@ class Supervisor:
     def _start_run(self, worker: WorkerId, placement: Placement) -> None:
         spec = self.catalog.models.get(worker.model)
         if spec is None or self._ground is None:
-            gone = WorkerExit(ExitReason.STOPPED, "the model is no longer configured")
-            self._dispatch(WorkerExited(worker, gone))
+            self._dispatch(WorkerExited(worker, WorkerExit(ExitReason.STOPPED, "the model is no longer configured")))
             return
-        share = self._shares.first_share(worker)
-        run = self._runs[worker] = WorkerRun(worker, spec, self._ground, share, placement)
+        run = WorkerRun(worker, spec, self._ground, self._shares.first_share(worker), placement)
+        self._runs.add(run)
         self._tasks.spawn(run.run(), f"worker {worker}")
 
     def _grant(self, lease_id: LeaseId, worker: WorkerId) -> None:
@@ -379,12 +388,6 @@ class Supervisor:
             self._log.note_ready(worker.model, run.ready_at_s - run.spawned_at_s)
             self._shares.are_due = True
 
-    def _forget(self, worker: WorkerId) -> None:
-        run = self._runs.pop(worker, None)
-        if run is not None:
-            self._last_logs[worker.model] = [(worker, run.log)]
-            self._shares.are_due = True
-
     # --- timers, threads, tasks ---
 
     def _set_timer(self, least_s: float) -> None:
@@ -394,7 +397,4 @@ class Supervisor:
         deadline_s = self._fleet.next_deadline_s
         if deadline_s is not None and self._ground is not None:
             delay_s = max(least_s, deadline_s - time.monotonic() + _TIMER_MARGIN_S)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch, Tick())
-
-    def _runs_of(self, model: str) -> list[WorkerRun]:
-        return [run for worker, run in self._runs.items() if worker.model == model]
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.tick)

@@ -23,6 +23,8 @@ class Waiter:
     """Hashes of the beginnings of its conversation."""
     keep_alive_s: float | None = None
     """How long its worker is to stay when it is idle; None = it does not say."""
+    request_id: str | None = None
+    """What the log calls it; None = it has no name."""
 
 
 class WaitingLine:

@@ -47,6 +47,8 @@ from worker.contract import Control, ControlOp, LaunchSpec, ModelFacts, Phase, W
 logger = logging.getLogger(__name__)
 
 _PROGRESS_EVERY_S = 1.0
+_SPEED_OVER_S = 1.0
+"""Over at least so long it is seen how fast a worker is."""
 
 T = TypeVar("T")
 
@@ -90,6 +92,10 @@ class WorkerRun:
         self._stop: tuple[StopWorker, str] | None = None
         self._stops: set[asyncio.Task[WorkerExit]] = set()
         self._status: WorkerStatus | None = None
+        self._mark: WorkerStatus | None = None
+        """The last line that is at least `_SPEED_OVER_S` younger than the one before it."""
+        self.earlier_status: WorkerStatus | None = None
+        """A line that is one or two of these times older than the last one, for who wants to know speeds."""
         self._told_progress_at_s = -float("inf")
 
     @property
@@ -345,6 +351,8 @@ class WorkerRun:
             return
         status = status_outside(status, self.placement, self._ground.devices)
         before, self._status = self._status, status
+        if self._mark is None or status.at_s - self._mark.at_s >= _SPEED_OVER_S:
+            self.earlier_status, self._mark = self._mark, status
         self._ground.metrics.status_received(self.worker, status)
         if self.ready_at_s is not None or self._stop is not None:
             return

@@ -1,7 +1,7 @@
 """Counters of workers, kept monotonic over the lives of worker processes.
 
-Owns the sum per model: what dead workers had counted, and the last snapshot of each live one. Must not know
-Prometheus or ask a worker for anything: it is fed with status lines.
+Owns the sum per replica of each model: what dead workers had counted, and the last snapshot of each live one. Must not
+know Prometheus or ask a worker for anything: it is fed with status lines.
 """
 
 from __future__ import annotations
@@ -14,28 +14,34 @@ from dataclasses import dataclass, field
 from router.events import WorkerId
 from worker.contract import EngineCounters, Histogram, WorkerStatus
 
+Replica = tuple[str, str]
+"""A model and the number of a replica; without a number what other servers did."""
+
 
 @dataclass(frozen=True, slots=True)
-class ModelTotals:
-    """What all workers of one model, dead and alive, have counted together."""
+class ReplicaTotals:
+    """What all workers that were one replica of a model, dead and alive, have counted together."""
 
     counters: EngineCounters = field(default_factory=EngineCounters)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
-    def plus(self, status: WorkerStatus) -> ModelTotals:
+    def plus(self, status: WorkerStatus) -> ReplicaTotals:
         """Return these totals with one worker's snapshot added."""
         histograms = dict(self.histograms)
         for name, histogram in status.histograms.items():
             known = histograms.get(name)
             histograms[name] = histogram if known is None else add_histograms(known, histogram)
-        return ModelTotals(add_counters(self.counters, status.counters), histograms)
+        return ReplicaTotals(add_counters(self.counters, status.counters), histograms)
 
 
 class WorkerTotals:
-    """Takes status lines in, gives totals per model out."""
+    """Takes status lines in, gives totals per replica out.
+
+    The number of a replica is the smallest that is free when it starts, so there are never more than lived at once.
+    """
 
     def __init__(self) -> None:
-        self._dead: dict[str, ModelTotals] = {}
+        self._dead: dict[Replica, ReplicaTotals] = {}
         self._live: dict[WorkerId, WorkerStatus] = {}
 
     def update(self, worker: WorkerId, status: WorkerStatus) -> None:
@@ -45,22 +51,24 @@ class WorkerTotals:
     def retire(self, worker: WorkerId) -> None:
         """Add the worker's last snapshot to what the dead ones left; later snapshots start at zero."""
         if (last := self._live.pop(worker, None)) is not None:
-            self._dead[worker.model] = self._dead.get(worker.model, ModelTotals()).plus(last)
+            key = worker.model, str(worker.replica)
+            self._dead[key] = self._dead.get(key, ReplicaTotals()).plus(last)
 
     def add(self, model: str, counters: EngineCounters) -> None:
         """Count what no worker of ours has done: the tokens of a model on another server."""
-        known = self._dead.get(model, ModelTotals())
-        self._dead[model] = ModelTotals(add_counters(known.counters, counters), known.histograms)
+        known = self._dead.get((model, ""), ReplicaTotals())
+        self._dead[model, ""] = ReplicaTotals(add_counters(known.counters, counters), known.histograms)
 
     def live(self) -> Mapping[WorkerId, WorkerStatus]:
         """Return the last snapshot of each live worker."""
         return self._live
 
-    def by_model(self) -> dict[str, ModelTotals]:
-        """Return the totals of every model that ever had a worker, by name in order."""
+    def by_replica(self) -> dict[Replica, ReplicaTotals]:
+        """Return the totals of every replica that there ever was, by model and number in order."""
         totals = dict(self._dead)
         for worker, status in self._live.items():
-            totals[worker.model] = totals.get(worker.model, ModelTotals()).plus(status)
+            key = worker.model, str(worker.replica)
+            totals[key] = totals.get(key, ReplicaTotals()).plus(status)
         return dict(sorted(totals.items()))
 
 

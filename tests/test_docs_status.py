@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from router.account import Account, Outcome
 from router.device import Footprint
 from router.events import ExitReason, StopCause, WorkerExit, WorkerId
 from router.exits import NO_FAILURES
 from router.fetch.protocol import FetchProgress
+from router.fleet_views import DeviceView, WaiterView
 from router.gguf_header import read_gguf_header
 from router.lifecycle import WorkerState
 from router.listing import list_models, list_statuses
@@ -18,7 +20,10 @@ from router.live_streams import MAX_STREAMS
 from router.liveness import PASS_FACTOR
 from router.log_tail import MAX_LINES as WORKER_LINES
 from router.recent_log import MAX_LINES as OWN_LINES
+from router.recent_requests import MAX_KEPT, record_of
 from router.shown_states import LLAMA_SERVER_STATES, STATES, llama_server_state, shown_state
+from router.status_views import MAX_QUEUE
+from router.topics import NUM_RECENT, Topic
 from tests.fakes.supervisor import FakeSupervisor, make_resident, make_view
 from tests.router.test_listing import FACTS
 from tests.support.gguf_bytes import LLAMA, gguf_bytes
@@ -134,7 +139,54 @@ async def test_every_field_of_a_slot_is_explained() -> None:
         assert {state.value for state in SlotState} <= set(quoted(part))
 
 
+async def test_every_field_of_the_status_is_explained() -> None:
+    async with http_side() as side:
+        everything = given_everything()
+        for name in ("catalog", "views", "statuses", "progress", "headers"):
+            setattr(side.supervisor, name, getattr(everything, name))
+        side.supervisor.queue = [WaiterView("r", "smol", 1.0, 0, None)]
+        side.supervisor.devices = (DeviceView("CPU", "cpu", "", 3, 2, 1, 0),)
+        for worker in side.supervisor.statuses:
+            status = replace(side.supervisor.statuses[worker], device_bytes={"CPU": {}})
+            side.supervisor.statuses[worker] = status
+        told = await (await side.client.get("/status")).json()
+        entries = await (await side.client.get("/v1/models")).json()
+        assert {*told} <= set(quoted(section(STATUS, "## Everything at once")))
+        assert named(section(STATUS, "### The server")) == {*told["server"]}
+        assert {*told["server"]["configuration"]} <= set(quoted(section(STATUS, "### The server")))
+        more = {key for model in told["models"] for key in model} - {key for one in entries["data"] for key in one}
+        assert named(section(STATUS, "### A model")) == more
+        assert named(section(STATUS, "### A device")) == {*told["devices"][0]}
+        assert {*told["devices"][0]["workers"][0]} <= set(quoted(section(STATUS, "### A device")))
+        assert named(section(STATUS, "### The queue")) == {*told["queue"]}
+        assert {*told["queue"]["requests"][0]} <= set(quoted(section(STATUS, "### The queue")))
+
+
+def test_every_field_of_a_request_that_has_ended_and_every_outcome_is_explained() -> None:
+    part = section(STATUS, "## Recent requests")
+    assert named(part) == {*record_of(Account("r", "/v1/models", 0.0), now_s=1.0, at=1.0)}
+    assert {outcome.value for outcome in Outcome} <= set(quoted(part))
+    assert f"the last {MAX_KEPT} requests" in part
+
+
+def test_every_topic_is_listed_in_the_order_in_which_it_is_told() -> None:
+    table = section(STATUS, "## Events").partition("| topic |")[2].partition("\n\n")[0]
+    told = [name for row in rows(f"| topic |{table}\n") for name in quoted(row[0])]
+    assert told == [*(topic.value for topic in Topic), "all"]
+    assert f"the last {NUM_RECENT} [requests]" in table
+
+
+async def test_every_field_of_the_configuration_is_explained() -> None:
+    async with http_side() as side:
+        body = await (await side.client.get("/admin/config")).json()
+        part = section(STATUS, "## The configuration").partition("`POST /admin/config/check`")[0]
+        assert named(part) == {*body}
+        body = await (await side.client.post("/admin/config/check", json={"text": "models: {}"})).json()
+        assert {*body} <= set(quoted(section(STATUS, "## The configuration")))
+
+
 def test_limits_are_those_of_the_code() -> None:
+    assert f"the first {MAX_QUEUE}, by priority" in STATUS
     assert f"At most {MAX_STREAMS}\nclients" in STATUS
     assert f"{WORKER_LINES} are kept of a worker, {OWN_LINES} of the router" in STATUS
     assert f"up to {PASS_FACTOR:g} times the longest one so far" in STATUS

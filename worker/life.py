@@ -111,6 +111,8 @@ class Life:
         for task in (regular, measuring, calibrating):
             task.cancel()
         await runner.cleanup()
+        if code is ExitCode.OK:
+            self._reporter.send()  # what it has counted since the last line would be lost
         return code
 
     def status(self) -> WorkerStatus:
@@ -134,6 +136,7 @@ class Life:
             has_work=now.has_work or (self._embedder is not None and self._embedder.has_work),
             queue_length=now.queue_length,
             num_threads=now.num_threads,
+            max_rows=now.max_rows if self._embedder is None or facts.can_generate else self._embedder.shape.usual_rows,
             facts=facts,
             slots=now.slots,
             counters=now.counters,

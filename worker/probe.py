@@ -4,6 +4,7 @@ The question is a JSON object on stdin, the answer one line of JSON on stdout. T
 load llama.cpp itself. Must not keep anything: whatever the question does to the process, it ends.
 
     {"ask": "devices"}                                            -> {"devices": [...]}
+    {"ask": "build"}                                              -> {"version": …, "backends": [...], …}
     {"ask": "footprint", "model_path": …, "engine": {…}, "draft_model_path": …, "gpu": …}  -> {"cpu": {…}, "gpu": {…}}
     anything that fails                                           -> {"error": "…"}
 """
@@ -49,6 +50,8 @@ def _answer(question: Any) -> Mapping[str, Any]:
     match question.get("ask"):
         case "devices":
             return {"devices": _devices()}
+        case "build":
+            return _build()
         case "footprint":
             return _footprint(question)
         case other:
@@ -59,6 +62,12 @@ def _devices() -> list[dict[str, Any]]:
     from worker.engine.llama_params import describe_devices
 
     return [dataclasses.asdict(device) for device in describe_devices()]
+
+
+def _build() -> dict[str, Any]:
+    from worker.engine.llama_build import describe_build
+
+    return dataclasses.asdict(describe_build())
 
 
 def _footprint(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -283,7 +283,8 @@ async def test_killed_router_leaves_no_worker(tmp_path: Path) -> None:
 
 
 async def test_metrics_have_every_family_of_the_router_and_of_its_workers(api: Api) -> None:
-    await api.complete("main", "Warm", 1)
+    for model in ("main", "wide"):
+        await api.complete(model, "Warm", 1)
     families = await api.families()
     shown = {name.removesuffix("_total") for name in families}
     assert {f"corral_{name}" for name in FAMILIES.split()} <= shown

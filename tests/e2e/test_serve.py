@@ -196,7 +196,9 @@ async def test_term_lets_running_answers_end_and_refuses_new_ones(tmp_path: Path
         refused = await server.chat("small")
         assert (refused.status, (await refused.json())["error"]["code"]) == (503, "shutting_down")
         assert "Retry-After" in refused.headers
-        assert (await server.get("/health"))["status"] == "stopping"
+        assert refused.headers["Connection"] == "close", "a kept connection would keep its client here"
+        async with server.session.get(f"{server.url}/health") as health:
+            assert (health.status, (await health.json())["status"]) == (503, "draining")
         events = payloads((await reply.content.read()).decode())
         assert events[-1] == "[DONE]"
         assert await asyncio.wait_for(server.process.wait(), 10) == 0

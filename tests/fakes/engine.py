@@ -201,6 +201,7 @@ class FakeEngine:
             has_work=bool(self._sinks),
             queue_length=max(0, len(self._sinks) - self.facts.slots),
             num_threads=self.num_threads,
+            max_rows=512,
         )
 
     async def submissions(self, num: int) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from router.catalog import Catalog, ModelSpec
 from router.errors import RouterError
 from router.events import WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
-from router.fleet_views import FleetSnapshot, ModelView, ResidentView
+from router.fleet_views import DeviceView, FleetSnapshot, ModelView, ResidentView, WaiterView
 from router.gguf_header import GgufHeader
 from router.lifecycle import WorkerState
 from router.log_tail import LogTail
@@ -142,6 +142,7 @@ class FakeLease:
     session: WorkerSession
     queue_s: float = 0.25
     load_s: float = 0.5
+    ready_ago_s: float = 0.0
 
 
 @dataclass
@@ -165,8 +166,12 @@ class FakeSupervisor:
     """Models that were told how long to stay without a lease."""
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
+    pin_orders: dict[str, bool | None] = field(default_factory=dict)
+    queue: list[WaiterView] = field(default_factory=list)
+    devices: tuple[DeviceView, ...] = ()
     views: dict[str, ModelView] = field(default_factory=dict)
     statuses: dict[WorkerId, WorkerStatus] = field(default_factory=dict)
+    earlier_statuses: dict[WorkerId, WorkerStatus] = field(default_factory=dict)
     progress: dict[str, FetchProgress] = field(default_factory=dict)
     contexts: dict[str, int] = field(default_factory=dict)
     headers: dict[str, GgufHeader] = field(default_factory=dict)
@@ -175,6 +180,7 @@ class FakeSupervisor:
     watchers: list[Callable[[FleetSnapshot], None]] = field(default_factory=list)
     is_shutting_down: bool = False
     num_looks_at_files: int = 0
+    num_snapshots: int = 0
     _sessions: list[WorkerSession] = field(default_factory=list)
 
     @asynccontextmanager
@@ -186,6 +192,7 @@ class FakeSupervisor:
         key_id: str | None = None,
         prefixes: tuple[int, ...] = (),
         keep_alive_s: float | None = None,
+        request_id: str | None = None,
     ) -> AsyncIterator[FakeLease]:
         self.num_leases += 1
         try:
@@ -217,6 +224,9 @@ class FakeSupervisor:
     def keep_alive(self, model: str, seconds: float) -> None:
         self.kept_alive.append((model, seconds))
 
+    def pin(self, model: str, pin: bool | None) -> None:
+        self.pin_orders[model] = pin
+
     def look_at_files(self) -> None:
         self.num_looks_at_files += 1
 
@@ -224,14 +234,23 @@ class FakeSupervisor:
         self.catalog = catalog
 
     def snapshot(self) -> FleetSnapshot:
+        self.num_snapshots += 1
         views = {name: self.views.get(name) or make_view(name) for name in self.catalog.models}
-        return FleetSnapshot(views, self.is_shutting_down)
+        for name, spec in self.catalog.models.items():
+            pin = self.pin_orders.get(name)
+            pinned = spec.pin if pin is None else pin
+            if pinned or pin is not None:
+                views[name] = replace(views[name], is_pinned=pinned, is_pin_ordered=pin is not None)
+        return FleetSnapshot(views, self.is_shutting_down, self.devices)
 
     def status(self, worker: WorkerId) -> WorkerStatus | None:
         return self.statuses.get(worker)
 
-    def fetch_progress(self, model: str) -> FetchProgress | None:
-        return self.progress.get(model)
+    def earlier_status(self, worker: WorkerId) -> WorkerStatus | None:
+        return self.earlier_statuses.get(worker)
+
+    def waiters(self) -> list[WaiterView]:
+        return self.queue
 
     def fetches(self) -> dict[str, FetchProgress]:
         return dict(self.progress)

@@ -27,6 +27,7 @@ from router.events import (
     LoadRequested,
     ModelPolicy,
     ModelSized,
+    PinSet,
     PlaceWorker,
     RefuseLease,
     ShutdownRequested,
@@ -122,11 +123,16 @@ class World(Books):
         """A client says how long `model` stays when it is idle."""
         self.send(KeepAliveSet(model, seconds))
 
+    def pin(self, model: str, pin: bool | None) -> None:
+        """The operator pins `model`, or not; None = its policy holds again."""
+        self.send(PinSet(model, pin))
+
     def change(self, models: Mapping[str, ModelPolicy], limits: FleetLimits | None = None) -> None:
         """The configuration is another one."""
         limits = limits or self.limits
         for name in self.models.keys() - models.keys():
             self.excuse(name, limits.drain_timeout_s)
+            self.pin_orders.pop(name, None)
         self.wished |= {name for name, policy in models.items() if policy.preload}
         self.failed -= {
             name

@@ -19,6 +19,7 @@ from router.events import (
     LeaseId,
     ModelPolicy,
     ModelSized,
+    PinSet,
     RefusalKind,
     RefuseLease,
     WorkerExited,
@@ -57,6 +58,8 @@ class Books:
     """Models whose load somebody has asked for."""
     failed: set[str] = field(default_factory=set)
     """Models that failed to load with their present configuration."""
+    pin_orders: dict[str, bool | None] = field(default_factory=dict)
+    """What the operator has said last of each model that is there."""
     known: dict[str, Footprint] = field(default_factory=dict)
     """What the fleet has been told last."""
 
@@ -134,12 +137,12 @@ class Books:
             assert is_asked or is_outdated, "a load that somebody pays for is stopped"
         elif not is_asked and not is_outdated and len(self._current(worker.model)) < self.models[worker.model].replicas:
             assert policy is not None
-            assert not policy.pin, "a pinned worker is stopped"
+            assert not self.is_pinned(policy), "a pinned worker is stopped"
             idle_s = self.now_s - process.last_used_s
             is_idle_for_long = self.idle_limit_s(process, policy) <= idle_s + 1e-6
             is_wanted = self._is_place_wanted(worker.model)
             assert is_idle_for_long or is_wanted, f"nobody asked for the place of {process}"
-        if is_outdated and policy is not None and (policy.pin or policy.preload):
+        if is_outdated and policy is not None and (self.is_pinned(policy) or policy.preload):
             self.wished.add(worker.model)
 
     def _current(self, model: str) -> list[WorkerId]:
@@ -229,7 +232,7 @@ class Books:
             if not has_leases and process.is_ready and process.fingerprint == process_policy.fingerprint:
                 num_earlier = sum(worker < process.worker for worker in self._current(process.worker.model))
                 assert num_earlier < process_policy.replicas, "an idle worker beyond `replicas` stays"
-            stays = process_policy.pin or process_policy.home
+            stays = self.is_pinned(process_policy) or process_policy.home
             if not has_leases and not stays and process.is_ready:
                 idle_s = self.now_s - process.last_used_s
                 assert idle_s < self.idle_limit_s(process, process_policy), "an idle worker stays"
@@ -254,6 +257,8 @@ class Books:
             case KeepAliveSet(model, keep_alive_s):
                 for process in self.of(model):
                     process.keep_alive_s = keep_alive_s
+            case PinSet(model, pin) if model in self.models:
+                self.pin_orders[model] = pin
             case WorkerSized(worker, footprint) if worker in self.processes:
                 self.known[worker.model] = footprint
                 process = self.processes[worker]
@@ -277,6 +282,11 @@ class Books:
         if process.keep_alive_s is not None:
             return process.keep_alive_s if process.keep_alive_s >= 0 else math.inf
         return policy.idle_unload_s or math.inf
+
+    def is_pinned(self, policy: ModelPolicy) -> bool:
+        """Return whether neither idleness nor another model may send its workers away."""
+        pin = self.pin_orders.get(policy.name)
+        return policy.pin if pin is None else pin
 
     def leases_on(self, worker: WorkerId) -> list[Request]:
         return [request for request in self.with_fate(Fate.GRANTED) if request.worker == worker]

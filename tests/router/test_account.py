@@ -59,3 +59,14 @@ def test_the_name_that_was_asked_for_is_told_only_when_there_is_no_such_model() 
     assert len(shown) == 80
     account.model = "smol"
     assert "asked" not in account.log_fields(now_s=12.0)
+
+
+def test_the_field_that_was_refused_is_told_without_names_of_the_clients_own() -> None:
+    account = Account("id", "/v1/completions", accepted_at_s=10.0)
+    param = "response_format.json_schema.schema.properties.secret"
+    account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m", param)))
+    assert account.log_fields(now_s=12.0)["param"] == "response_format.json_schema"
+    account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m", "messages[3].content[0].text")))
+    assert account.log_fields(now_s=12.0)["param"] == "messages[3].content[0]"
+    account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m", "$.forged\nline")))
+    assert "param" not in account.log_fields(now_s=12.0)

@@ -43,7 +43,7 @@ async def test_address_that_is_nearly_right_is_told_the_right_one(path: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/conversations", "/v1/assistants", "/admin/pins", "/api/copi", "/v1", "/x" * 2000]
+    "path", ["/v1/conversations", "/v1/assistants", "/admins/abc", "/api/copi", "/v1", "/x" * 2000]
 )
 async def test_address_that_is_like_no_route_that_answers_gets_no_hint(path: str) -> None:
     async with http_side() as side:
@@ -130,7 +130,7 @@ async def test_route_of_a_later_release_says_what_is_missing(path: str, method: 
     ("method", "path", "label", "status"),
     [
         ("POST", "/v1/messages/batches", "/v1/messages/batches", 501),
-        ("GET", "/admin/config", "/admin/config", 501),
+        ("GET", "/api/push", "/api/push", 501),
         ("POST", "/api/copy", "/api/copy", 501),
         ("GET", "/favicon.ico", "other", 404),
         ("GET", CHAT, "other", 405),
@@ -159,7 +159,7 @@ async def test_clients_are_told_not_to_repeat_what_cannot_succeed() -> None:
             for model in ("lost", "bad", "shaky")
         }
         assert told == {"lost": "false", "bad": "false", "shaky": None}
-        assert (await side.client.get("/admin/config")).headers["x-should-retry"] == "false"
+        assert (await side.client.get("/api/push")).headers["x-should-retry"] == "false"
         assert "x-should-retry" not in (await side.client.get("/nothing")).headers
 
 
@@ -312,5 +312,16 @@ async def test_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
 def test_fake_supervisor_has_what_the_real_one_has() -> None:
     from router.supervisor import Supervisor
 
-    shared = ("lease", "load", "unload", "snapshot", "status", "fetch_progress", "context_of")
+    shared = (
+        "lease",
+        "load",
+        "unload",
+        "snapshot",
+        "status",
+        "fetches",
+        "pin",
+        "waiters",
+        "earlier_status",
+        "context_of",
+    )
     assert all(hasattr(Supervisor, name) and hasattr(FakeSupervisor, name) for name in shared)

@@ -129,6 +129,10 @@ class AnyHistory(RuleBasedStateMachine):
             case _:
                 self.world.keep_alive(model, 0.0)
 
+    @rule(model=models_strategy, pin=st.sampled_from([True, False, None]))
+    def pin(self, model: str, pin: bool | None) -> None:
+        self.world.pin(model, pin)
+
     @rule(model=models_strategy, fingerprint=st.sampled_from(["1", "2", "3"]), replicas=st.sampled_from([0, 0, 1, 2]))
     def change_one(self, model: str, fingerprint: str, replicas: int) -> None:
         old = self.world.models
@@ -171,6 +175,8 @@ def expect_everybody_to_be_served(world: World) -> None:
     anywhere: dict[str, Any] = {"devices": (), "gpu_layers": -1}
     patient = {name: replace(policy, idle_unload_s=10.0, **calm, **anywhere) for name, policy in world.models.items()}
     world.change(patient)
+    for name in patient:
+        world.pin(name, None)
     for request in world.with_fate(Fate.GRANTED):
         world.release(request.lease_id)
     world.advance(200.0 + 2.0 * len(world.with_fate(Fate.QUEUED)))  # the slowest load that is under way, then swaps

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import closing
 
 import pytest
 
-from router.listen import CannotListen, bind_sockets, reach_of, url_of
+from router.listen import CannotListen, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
 
 
 def test_port_zero_is_a_free_port_that_the_url_tells() -> None:
@@ -67,3 +68,61 @@ def test_server_that_every_machine_can_reach_is_announced_as_such(host: str, rea
     finally:
         for sock in sockets:
             sock.close()
+
+
+class Passed:
+    """Sockets under descriptors in a row, as a service manager leaves them, and the variables that say so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *sockets: socket.socket, names: str = "") -> None:
+        first = 200
+        monkeypatch.setattr("router.listen.FIRST_PASSED_FD", first)
+        for number, sock in enumerate(sockets):
+            os.dup2(sock.fileno(), first + number)
+        self.environ = {"LISTEN_FDS": str(len(sockets)), "LISTEN_PID": str(os.getpid()), "LISTEN_FDNAMES": names}
+
+
+def test_passed_sockets_are_taken_over_and_hidden_from_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        passed = Passed(monkeypatch, one, two)
+        found = passed_sockets(passed.environ)
+        assert [sock.getsockname() for sock in found] == [one.getsockname(), two.getsockname()]
+        assert not any(sock.get_inheritable() for sock in found)
+        assert passed.environ == {}
+        for sock in found:
+            sock.close()
+
+
+def test_sockets_that_were_passed_to_another_process_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        passed = Passed(monkeypatch, one)
+        assert passed_sockets(passed.environ, pid=1) == []
+        os.fstat(200)
+        os.close(200)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "what"),
+    [
+        (socket.AF_UNIX, socket.SOCK_STREAM, "a Unix socket"),
+        (socket.AF_INET, socket.SOCK_DGRAM, "a datagram socket"),
+        (socket.AF_INET, socket.SOCK_STREAM, "not listening"),
+    ],
+)
+def test_passed_socket_of_a_wrong_kind_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, family: int, kind: int, what: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as good, socket.socket(family, kind) as bad:
+        passed = Passed(monkeypatch, good, bad, names="web:odd")
+        with pytest.raises(CannotListen, match=rf"the passed socket odd is {what}; .*ListenStream="):
+            passed_sockets(passed.environ)
+        for fd in (200, 201):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(fd)
+
+
+def test_exposed_one_of_several_sockets_decides_what_is_asked_of_keys() -> None:
+    (near,) = bind_sockets("127.0.0.1", 0)
+    (far,) = bind_sockets("0.0.0.0", 0)
+    with closing(near), closing(far):
+        assert most_exposed([near, far]) == ("0.0.0.0", far.getsockname()[1])
+        assert most_exposed([near]) == ("127.0.0.1", near.getsockname()[1])

@@ -148,3 +148,21 @@ async def test_stop_waits_for_no_client_that_reads_nothing() -> None:
         async with deaf_client(box) as ended:
             await streams.end_all(web.Application())
             await asyncio.wait_for(ended, 10)
+
+
+async def test_newer_state_of_a_thing_takes_the_place_of_one_that_waits() -> None:
+    box = Outbox(left_out=None, max_bytes=10)
+    for number in range(5):
+        box.push(b"a is %d;" % number, state_of="a")
+    box.push(b"b;", state_of="b")
+    assert await box.take(10) == b"a is 4;b;"
+    box.push(b"a is 9;", state_of="a")
+    assert await box.take(10) == b"a is 9;"
+
+
+async def test_newer_state_comes_behind_what_has_been_pushed_meanwhile() -> None:
+    box = Outbox(left_out=None)
+    box.push(b"1", state_of="a")
+    box.push(b"2")
+    box.push(b"3", state_of="a")
+    assert await box.take(10) == b"23"

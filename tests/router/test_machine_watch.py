@@ -204,6 +204,18 @@ async def test_a_machine_that_could_not_be_asked_is_asked_until_it_tells(
     await scene.watch.close()
 
 
+async def test_it_tells_how_late_each_look_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.machine_watch.LOOK_EVERY_S", 0.001)
+    told: list[float] = []
+    scene.watch.on_lag = told.append
+    scene.watch.start()
+    await asyncio.sleep(0)
+    time.sleep(0.05)  # noqa: ASYNC251 - the loop is held up, which is what the test is about
+    await eventually(lambda: told)
+    assert 0.045 <= told[0] < 5
+    await scene.watch.close()
+
+
 async def test_devices_that_are_told_late_go_to_the_fleet_and_models_are_planned_on_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The metrics page is valid, complete and monotonic over the lives of workers."""
+"""The metrics page is valid and complete in each of its forms, and what the router itself counts is right."""
 
 from __future__ import annotations
 
@@ -6,100 +6,27 @@ import re
 import time
 from typing import Any
 
+import orjson
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.catalog import Catalog
-from router.events import ExitReason, WorkerId
-from router.fleet_views import DeviceView, FleetSnapshot, ModelView
-from router.lifecycle import WorkerState
+from router.account import Outcome
+from router.events import ExitReason
 from router.metrics import RouterMetrics
-from router.metrics_fleet import WORKER_STATES
-from router.worker_totals import ModelTotals, WorkerTotals, add_histograms
-from tests.support.http_side import make_spec
-from worker.contract import EngineCounters, Histogram, Phase, SlotReport, SlotState, WorkerStatus
-
-A1, A2, B1 = WorkerId("a", 0, 1), WorkerId("a", 0, 2), WorkerId("b", 0, 1)
-GPU = DeviceView("CUDA0", "gpu", "a card", 80, 72, 50, 7)
-
-
-def view(
-    name: str, state: WorkerState, queue_length: int = 0, oldest_wait_s: float | None = None, num_starts: int = 0
-) -> ModelView:
-    return ModelView(name, state, queue_length, oldest_wait_s, (), None, None, None, num_starts, None)
-
-
-def status(generated: int, *, slots: tuple[SlotState, ...] = (), **more: Any) -> WorkerStatus:
-    return WorkerStatus(
-        Phase.READY,
-        counters=EngineCounters(
-            generated_tokens=generated,
-            prompt_tokens_computed=10 * generated,
-            prompt_tokens_cached=3,
-            prefill_seconds=0.5,
-            generation_seconds=1.5,
-            forwards=generated + 1,
-            forward_seconds=2.0,
-            step_seconds=2.25,
-        ),
-        slots=tuple(SlotReport(i, state) for i, state in enumerate(slots)),
-        histograms={"batch_rows": Histogram((1.0, 8.0), (2, 1, 0), 9.0)},
-        **more,
-    )
-
-
-def busy_page() -> RouterMetrics:
-    """Return metrics in which every family has a sample."""
-    metrics = RouterMetrics()
-    views = {"a": view("a", WorkerState.READY, 2, 1.5, num_starts=1), "b": view("b", WorkerState.UNLOADED)}
-    metrics.watch_fleet(lambda: FleetSnapshot(views, False, (GPU,)))
-    metrics.request_finished("a", "/v1/chat/completions", "ok", 0.3)
-    metrics.request_finished("a", "/v1/chat/completions", "client_gone", 0.3)
-    metrics.queue_waited("a", 0.01)
-    metrics.worker_started("a")
-    metrics.worker_loaded("a", {"read": 0.2, "total": 0.4})
-    metrics.worker_exited(B1, ExitReason.CRASHED, was_killed=True)
-    metrics.model_evicted("b")
-    histograms = {
-        name: Histogram((0.1, 1.0), (1, 0, 2), 5.0)
-        for name in ("time_to_first_token_seconds", "inter_token_seconds", "batch_rows")
-    }
-    live = status(
-        7,
-        slots=(SlotState.GENERATING, SlotState.GENERATING, SlotState.IDLE),
-        kv_cells={"used": 30, "shared": 0, "idle": 5, "total": 100},
-        memory_bytes={"rss": 1000, "private": 300},
-        device_bytes={"CPU": {"weights": 600, "kv": 50}},
-    )
-    metrics.status_received(A1, WorkerStatus(**{**_fields(live), "histograms": histograms}))
-    return metrics
-
-
-def _fields(status: WorkerStatus) -> dict[str, Any]:
-    return {name: getattr(status, name) for name in WorkerStatus.__dataclass_fields__}
-
-
-def samples(metrics: RouterMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = metrics.render()[0].decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def value(metrics: RouterMetrics, name: str, **labels: str) -> float | None:
-    return samples(metrics).get((name, tuple(sorted(labels.items()))))
-
+from tests.support.busy_metrics import A1, CHAT, busy_metrics, samples, value
 
 EXPECTED = {
     "corral_requests_total": "counter",
     "corral_request_seconds": "histogram",
+    "corral_time_to_first_byte_seconds": "histogram",
     "corral_queue_wait_seconds": "histogram",
+    "corral_load_wait_seconds": "histogram",
     "corral_time_to_first_token_seconds": "histogram",
     "corral_inter_token_seconds": "histogram",
     "corral_batch_rows": "histogram",
+    "corral_batch_rows_max": "gauge",
+    "corral_batch_busy_slots": "histogram",
     "corral_prompt_tokens_total": "counter",
     "corral_generated_tokens_total": "counter",
     "corral_prefill_seconds_total": "counter",
@@ -107,6 +34,8 @@ EXPECTED = {
     "corral_forward_total": "counter",
     "corral_forward_seconds_total": "counter",
     "corral_step_seconds_total": "counter",
+    "corral_prefix_cache_requests_total": "counter",
+    "corral_prefix_cache_evictions_total": "counter",
     "corral_parked_sequences_total": "counter",
     "corral_failed_steps_total": "counter",
     "corral_drafted_tokens_total": "counter",
@@ -115,28 +44,51 @@ EXPECTED = {
     "corral_kv_cells": "gauge",
     "corral_queue_length": "gauge",
     "corral_queue_oldest_seconds": "gauge",
+    "corral_models": "gauge",
+    "corral_workers": "gauge",
+    "corral_leases_held": "gauge",
+    "corral_leases_max": "gauge",
     "corral_worker_state": "gauge",
     "corral_worker_starts_total": "counter",
+    "corral_worker_restarts_total": "counter",
     "corral_worker_exits_total": "counter",
     "corral_worker_kills_total": "counter",
+    "corral_worker_queue_length": "gauge",
+    "corral_worker_threads": "gauge",
+    "corral_worker_context_tokens": "gauge",
+    "corral_worker_status_age_seconds": "gauge",
+    "corral_worker_stuck_seconds": "gauge",
+    "corral_worker_reserved_bytes": "gauge",
+    "corral_worker_device_bytes": "gauge",
+    "corral_worker_memory_bytes": "gauge",
     "corral_load_seconds": "histogram",
     "corral_evictions_total": "counter",
     "corral_catalog_reloads_total": "counter",
     "corral_catalog_reload_success": "gauge",
     "corral_catalog_reload_timestamp_seconds": "gauge",
     "corral_device_memory_bytes": "gauge",
-    "corral_worker_device_bytes": "gauge",
-    "corral_worker_memory_bytes": "gauge",
+    "corral_device_info": "gauge",
+    "corral_open_streams": "gauge",
+    "corral_kept_responses": "gauge",
+    "corral_kept_responses_bytes": "gauge",
+    "corral_request_body_bytes": "gauge",
+    "corral_event_loop_lag_seconds": "histogram",
     "corral_build_info": "gauge",
     "process_cpu_seconds_total": "counter",
     "process_resident_memory_bytes": "gauge",
+    "process_virtual_memory_bytes": "gauge",
     "process_start_time_seconds": "gauge",
     "process_open_fds": "gauge",
+    "process_max_fds": "gauge",
+    "process_threads": "gauge",
 }
 
 
+# --- the page in its forms --------------------------------------------------------------------------------
+
+
 def test_page_has_every_family_once_with_help_type_and_samples() -> None:
-    page, content_type = busy_page().render()
+    page, content_type = busy_metrics().render()
     text = page.decode()
     types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     helps = re.findall(r"^# HELP (\S+) ", text, re.MULTILINE)
@@ -147,21 +99,23 @@ def test_page_has_every_family_once_with_help_type_and_samples() -> None:
     assert content_type.startswith("text/plain")
 
 
-def test_time_of_steps_and_of_passes_are_told_apart() -> None:
-    page = busy_page()
-    forward, step = (value(page, f"corral_{name}_seconds_total", model="a") for name in ("forward", "step"))
-    assert forward
-    assert step == 1.125 * forward
+def test_every_help_tells_the_unit_of_its_name() -> None:
+    words = {"seconds": "second", "bytes": "bytes", "tokens": "token"}
+    for family in text_string_to_metric_families(busy_metrics().render()[0].decode()):
+        for unit, word in words.items():
+            if re.search(rf"_{unit}$", family.name):
+                assert word in family.documentation.lower(), family.name
+        assert family.documentation.endswith("."), family.name
 
 
 def test_names_have_no_other_characters_than_letters_and_underscores() -> None:
-    for name, labels in samples(busy_page()):
+    for name, labels in samples(busy_metrics()):
         assert re.fullmatch(r"[a-z_]+", name)
         assert all(re.fullmatch(r"[a-z_]+", label) for label, _ in labels)
 
 
 def test_every_histogram_is_cumulative_and_complete() -> None:
-    for family in text_string_to_metric_families(busy_page().render()[0].decode()):
+    for family in text_string_to_metric_families(busy_metrics().render()[0].decode()):
         if family.type != "histogram":
             continue
         by_series: dict[Any, list[float]] = {}
@@ -177,24 +131,96 @@ def test_every_histogram_is_cumulative_and_complete() -> None:
             assert buckets[-1] == counts[key]
 
 
+def test_label_values_are_escaped() -> None:
+    metrics = RouterMetrics()
+    model = 'odd "name" with \\ and\nline'
+    metrics.worker_started(model)
+    assert value(metrics, "corral_worker_starts_total", model=model) == 1
+    families = parse_openmetrics(metrics.render("application/openmetrics-text")[0].decode())  # type: ignore[no-untyped-call]
+    (starts,) = [family for family in families if family.name == "corral_worker_starts"]
+    assert [sample.labels for sample in starts.samples] == [{"model": model}]
+
+
 def test_openmetrics_is_served_to_those_who_accept_it() -> None:
-    page, content_type = busy_page().render("application/openmetrics-text; version=1.0.0,text/plain;q=0.5")
-    assert content_type.startswith("application/openmetrics-text")
-    families = parse_openmetrics(page.decode())  # type: ignore[no-untyped-call]
-    names = {family.name for family in families}
-    assert {"corral_requests", "corral_forward", "corral_worker_state", "corral_build"} <= names
+    page, content_type = busy_metrics().render("application/openmetrics-text; version=1.0.0,text/plain;q=0.5")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in parse_openmetrics(page.decode())}  # type: ignore[no-untyped-call]
+    told = {name.removesuffix("_total") for name in EXPECTED}
+    assert told - families.keys() == {"corral_build_info"}, "OpenMetrics has a type for it"
+    assert families.keys() - told == {"corral_build"}
+    assert all(family.samples for family in families.values())
+
+
+def test_openmetrics_has_the_same_samples_as_the_text() -> None:
+    metrics = busy_metrics()
+    page = metrics.render("application/openmetrics-text")[0].decode()
+    shown = {
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in parse_openmetrics(page)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+    }
+    assert shown == set(samples(metrics))
+
+
+def exemplars(page: bytes) -> dict[str, list[Any]]:
+    return {
+        family.name: found
+        for family in parse_openmetrics(page.decode())  # type: ignore[no-untyped-call]
+        if (found := [sample.exemplar for sample in family.samples if sample.exemplar is not None])
+    }
+
+
+def test_histograms_of_requests_have_their_ids_as_exemplars() -> None:
+    page, _ = busy_metrics().render("application/openmetrics-text")
+    found = exemplars(page)
+    assert found.keys() == {
+        "corral_request_seconds",
+        "corral_time_to_first_byte_seconds",
+        "corral_queue_wait_seconds",
+        "corral_load_wait_seconds",
+    }
+    assert {one.value for one in found["corral_request_seconds"]} == {0.3}
+    assert {one.value for one in found["corral_queue_wait_seconds"]} == {0.01}
+    for each in found.values():
+        for one in each:
+            assert one.labels == {"request_id": "0123456789abcdef01234567"}
+            assert float(one.timestamp) == pytest.approx(time.time(), abs=60)
+
+
+def test_prometheus_text_has_no_exemplars() -> None:
+    assert b" # {" not in busy_metrics().render()[0]
 
 
 @pytest.mark.parametrize("accept", [None, "", "*/*", "text/plain; version=0.0.4", "text/html", ";;,=", "x" * 5000])
 def test_any_other_accept_header_gets_prometheus_text(accept: str | None) -> None:
-    page, content_type = busy_page().render(accept)
+    page, content_type = busy_metrics().render(accept)
     assert content_type.startswith("text/plain")
     assert b"corral_requests_total" in page
 
 
 @pytest.mark.parametrize("version", ["abc", "1.0.0.0.0.0", "-1", "", "99"])
 def test_a_strange_version_in_the_accept_header_is_no_error(version: str) -> None:
-    assert busy_page().render(f"application/openmetrics-text; version={version}")[0]
+    assert busy_metrics().render(f"application/openmetrics-text; version={version}")[0]
+
+
+def test_json_has_the_same_families_and_samples_as_the_text() -> None:
+    metrics = busy_metrics()
+    families = orjson.loads(metrics.render_json())
+    assert {family["name"]: family["type"] for family in families} == EXPECTED
+    text = {family.name: family for family in text_string_to_metric_families(metrics.render()[0].decode())}
+    for family in families:
+        assert family["help"] == text[family["name"].removesuffix("_total")].documentation
+    shown = {
+        (sample["name"], tuple(sorted(sample["labels"].items()))): sample["value"]
+        for family in families
+        for sample in family["samples"]
+    }
+    assert shown.keys() == samples(metrics).keys()
+    moving = ("process_", "corral_worker_status_age", "corral_worker_stuck")
+    for key, number in samples(metrics).items():
+        assert isinstance(shown[key], int | float)
+        assert not isinstance(shown[key], bool)
+        assert key[0].startswith(moving) or shown[key] == number, key
 
 
 def test_a_fresh_router_has_a_page() -> None:
@@ -202,86 +228,55 @@ def test_a_fresh_router_has_a_page() -> None:
     assert b"corral_build_info" in page
 
 
-def test_counters_survive_the_worker_that_counted() -> None:
+def test_two_routers_in_one_process_count_apart() -> None:
+    first, second = RouterMetrics(), RouterMetrics()
+    first.worker_started("a")
+    assert value(second, "corral_worker_starts_total", model="a") is None
+
+
+# --- what the router counts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_requests_are_counted_by_outcome_and_timed_whatever_it_is(outcome: Outcome) -> None:
     metrics = RouterMetrics()
-    seen = []
-
-    def look() -> None:
-        seen.append(value(metrics, "corral_generated_tokens_total", model="a"))
-
-    metrics.status_received(A1, status(5))
-    look()
-    metrics.status_received(A1, status(9))
-    look()
-    metrics.worker_exited(A1, ExitReason.CRASHED)
-    look()
-    metrics.status_received(A2, status(0))
-    look()
-    metrics.status_received(A2, status(4))
-    look()
-    assert seen == [5, 9, 9, 9, 13]
-    assert value(metrics, "corral_prompt_tokens_total", model="a", source="computed") == 130
-    assert value(metrics, "corral_prompt_tokens_total", model="a", source="cached") == 6
-    assert value(metrics, "corral_batch_rows_count", model="a") == 6
-    assert value(metrics, "corral_batch_rows_sum", model="a") == 18
+    metrics.request_finished("a", CHAT, outcome.value, 3.0)
+    assert value(metrics, "corral_requests_total", model="a", route=CHAT, outcome=outcome.value) == 1
+    assert value(metrics, "corral_request_seconds_count", model="a", route=CHAT) == 1
+    assert value(metrics, "corral_request_seconds_sum", model="a", route=CHAT) == 3.0
+    assert value(metrics, "corral_request_seconds_bucket", model="a", route=CHAT, le="2.5") == 0
+    assert value(metrics, "corral_request_seconds_bucket", model="a", route=CHAT, le="5.0") == 1
 
 
-def test_gauges_of_a_dead_worker_are_gone() -> None:
+def test_counters_of_what_may_happen_are_there_before_it_does() -> None:
+    """Prometheus takes no series that appears as a 1 for an increase."""
     metrics = RouterMetrics()
-    metrics.status_received(A1, status(1, slots=(SlotState.IDLE,), memory_bytes={"rss": 5}))
-    assert value(metrics, "corral_slots", model="a", state="idle") == 1
-    assert value(metrics, "corral_slots", model="a", state="generating") == 0
-    metrics.worker_exited(A1, ExitReason.STOPPED)
-    assert value(metrics, "corral_slots", model="a", state="idle") is None
-    assert value(metrics, "corral_worker_memory_bytes", model="a", kind="rss") is None
+    metrics.request_finished("a", CHAT, "ok", 3.0)
+    metrics.worker_started("a")
+    for outcome in Outcome:
+        shown = value(metrics, "corral_requests_total", model="a", route=CHAT, outcome=outcome.value)
+        assert shown == (outcome is Outcome.OK)
+    for reason in ExitReason:
+        assert value(metrics, "corral_worker_exits_total", model="a", reason=reason.value) == 0
+    for name in ("worker_kills", "worker_restarts", "evictions"):
+        assert value(metrics, f"corral_{name}_total", model="a") == 0
 
 
-def test_worker_state_is_one_for_the_present_state_alone() -> None:
-    metrics = busy_page()
-    for state in WORKER_STATES:
-        assert value(metrics, "corral_worker_state", model="a", state=state) == (state == "ready")
-    assert value(metrics, "corral_queue_length", model="a") == 2
-    assert value(metrics, "corral_queue_oldest_seconds", model="a") == 1.5
-    assert value(metrics, "corral_queue_oldest_seconds", model="b") == 0
-
-
-def test_model_that_was_never_started_shows_its_one_state() -> None:
-    metrics = busy_page()
-    assert value(metrics, "corral_worker_state", model="b", state="unloaded") == 1
-    assert value(metrics, "corral_worker_state", model="b", state="ready") is None
-
-
-def test_model_that_was_started_once_keeps_all_states() -> None:
+def test_only_streams_have_a_first_byte() -> None:
     metrics = RouterMetrics()
-    metrics.watch_fleet(lambda: FleetSnapshot({"a": view("a", WorkerState.UNLOADED, num_starts=1)}, False))
-    assert value(metrics, "corral_worker_state", model="a", state="unloaded") == 1
-    assert value(metrics, "corral_worker_state", model="a", state="ready") == 0
+    metrics.request_finished("a", CHAT, "ok", 3.0)
+    assert value(metrics, "corral_time_to_first_byte_seconds_count", model="a", route=CHAT) is None
+    metrics.request_finished("a", CHAT, "ok", 3.0, first_byte_s=0.5)
+    assert value(metrics, "corral_time_to_first_byte_seconds_sum", model="a", route=CHAT) == 0.5
 
 
-def test_unavailable_model_is_told_from_an_unloaded_one() -> None:
-    catalog = Catalog({"a": make_spec("a", problem="no such file"), "b": make_spec("b")})
-    views = {name: view(name, WorkerState.UNLOADED) for name in catalog.models}
+def test_only_requests_that_caused_or_awaited_a_load_count_as_having_waited_for_one() -> None:
     metrics = RouterMetrics()
-    metrics.watch_fleet(lambda: FleetSnapshot(views, False), lambda: catalog)
-    assert value(metrics, "corral_worker_state", model="a", state="unavailable") == 1
-    assert value(metrics, "corral_worker_state", model="a", state="unloaded") is None
-    assert value(metrics, "corral_worker_state", model="b", state="unloaded") == 1
-
-
-def test_memory_of_devices_is_shown_by_kind() -> None:
-    metrics = busy_page()
-    kinds = {"total": 80, "usable": 72, "reserved": 50, "used_by_others": 7}
-    for kind, size in kinds.items():
-        assert value(metrics, "corral_device_memory_bytes", device="CUDA0", kind=kind) == size
-
-
-def test_memory_of_workers_is_shown_by_kind_and_by_device() -> None:
-    metrics = busy_page()
-    assert value(metrics, "corral_worker_memory_bytes", model="a", kind="private") == 300
-    assert value(metrics, "corral_worker_device_bytes", model="a", device="CPU", kind="weights") == 600
-    metrics.status_received(B1, status(1, device_bytes={"CPU": {"weights": 1}}))
-    metrics.status_received(WorkerId("b", 1, 1), status(1, device_bytes={"CPU": {"weights": 2}}))
-    assert value(metrics, "corral_worker_device_bytes", model="b", device="CPU", kind="weights") == 3, "replicas add up"
+    metrics.lease_granted("a", 0.5, 0.0)
+    assert value(metrics, "corral_load_wait_seconds_count", model="a") is None
+    metrics.lease_granted("a", 0.5, 2.0)
+    assert value(metrics, "corral_load_wait_seconds_sum", model="a") == 2
+    assert value(metrics, "corral_queue_wait_seconds_count", model="a") == 2
 
 
 def test_configuration_that_the_router_started_with_is_in_force() -> None:
@@ -330,22 +325,32 @@ def test_exits_are_counted_by_reason() -> None:
     assert value(metrics, "corral_worker_kills_total", model="a") is None
 
 
-def test_two_routers_in_one_process_count_apart() -> None:
-    first, second = RouterMetrics(), RouterMetrics()
-    first.worker_started("a")
-    assert value(second, "corral_worker_starts_total", model="a") is None
+@pytest.mark.parametrize(
+    ("exits", "restarts"),
+    [
+        ((), 0),
+        ((ExitReason.STOPPED,), 0),
+        ((ExitReason.CRASHED,), 1),
+        ((ExitReason.CRASHED, ExitReason.SPAWN_FAILED), 1),
+        ((ExitReason.CRASHED, ExitReason.NO_ROOM), 1),
+        ((ExitReason.CRASHED, ExitReason.STOPPED), 0),
+        ((ExitReason.NO_ROOM,), 0),
+    ],
+)
+def test_a_restart_is_a_start_after_a_failure(exits: tuple[ExitReason, ...], restarts: int) -> None:
+    metrics = RouterMetrics()
+    metrics.worker_started("a")
+    for reason in exits:
+        metrics.worker_exited(A1, reason)
+    metrics.worker_started("a")
+    metrics.worker_started("a")
+    assert value(metrics, "corral_worker_starts_total", model="a") == 3
+    assert value(metrics, "corral_worker_restarts_total", model="a") == restarts
 
 
-def test_histograms_with_other_bounds_keep_count_and_sum() -> None:
-    old = Histogram((1.0, 2.0, 4.0), (1, 2, 3, 4), 30.0)
-    new = Histogram((2.0, 8.0), (1, 1, 1), 5.0)
-    assert add_histograms(old, new) == Histogram((2.0, 8.0), (4, 4, 5), 35.0)
-
-
-def test_totals_of_a_model_without_histograms_are_its_counters() -> None:
-    totals = WorkerTotals()
-    totals.update(B1, WorkerStatus(Phase.LOADING))
-    assert totals.by_model() == {"b": ModelTotals()}
-    totals.retire(B1)
-    totals.retire(B1)
-    assert totals.by_model() == {"b": ModelTotals()}
+def test_lag_of_the_event_loop_is_never_negative() -> None:
+    metrics = RouterMetrics()
+    metrics.loop_lagged(-0.5)
+    metrics.loop_lagged(0.2)
+    assert value(metrics, "corral_event_loop_lag_seconds_sum") == 0.2
+    assert value(metrics, "corral_event_loop_lag_seconds_count") == 2

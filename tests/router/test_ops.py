@@ -71,7 +71,7 @@ async def test_health_names_the_workers_that_hang() -> None:
 async def test_health_is_503_while_the_router_stops() -> None:
     async with http_side() as side:
         side.supervisor.is_shutting_down = True
-        assert (await get_json(side, "/health", 503))["status"] == "stopping"
+        assert (await get_json(side, "/health", 503))["status"] == "draining"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from router.settings import RouterSettings
 from router.sources import ModelStore
 from router.watcher import Watcher
 from tests.fakes.supervisor import FakeSupervisor
+from tests.support.busy_metrics import look_up
 
 ONE = "models:\n  smol: {model: smol.gguf, aliases: [gpt]}\n"
 TWO = ONE + "  gem: gem.gguf\n"
@@ -69,7 +70,7 @@ class Bench:
         return list(self.supervisor.catalog.models)
 
     def metric(self, name: str, **labels: str) -> float | None:
-        return self.parts.metrics.registry.get_sample_value(name, labels)
+        return look_up(self.parts.metrics, name, labels)
 
     async def refusal(self) -> CatalogError:
         with pytest.raises(CatalogError) as refused:
@@ -136,7 +137,7 @@ async def test_the_next_good_file_ends_the_complaint(tmp_path: Path, caplog: pyt
 
 
 async def test_it_is_known_since_when_the_file_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([1000.0, 2000.0])
+    clock = iter([500.0, 1000.0, 2000.0])
     monkeypatch.setattr(room, "time", SimpleNamespace(time=lambda: next(clock)))
     bench = Bench(tmp_path)
     bench.path.write_text(BROKEN)

@@ -49,12 +49,12 @@ async def test_fetch_shows_its_progress_and_keeps_the_load_alive(world: World) -
     assert store.on_progress is not None
     for done in range(10):
         store.on_progress(FetchProgress("downloading", done, 10))
-        assert supervisor.fetch_progress("a") == FetchProgress("downloading", done, 10)
+        assert supervisor.fetches() == {"a": FetchProgress("downloading", done, 10)}
         await asyncio.sleep(0.15)
     assert not waiter.done()
     store.outcome.set_result(None)
     await waiter
-    assert supervisor.fetch_progress("a") is None
+    assert supervisor.fetches() == {}
     assert world.metric("corral_load_seconds_count", model="a", phase="fetch") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -297,3 +298,16 @@ async def test_files_are_read_ahead_until_the_load_is_over(
     assert made[0].calls[0] == ("m.gguf",), "already while the hook runs"
     await stage.until(WorkerReady if end == "ready" else WorkerExited)
     assert set(made[0].calls[1:]) == {"cancel"}
+
+
+async def test_a_line_that_is_one_or_two_seconds_old_is_kept_to_tell_speeds_by(stage: Stage) -> None:
+    run = stage.run()
+    await stage.until(WorkerReady)
+    assert run.status is not None
+    start_s = run.status.at_s + 10.0
+    seen = []
+    for tenths in range(0, 40, 4):
+        run._on_status(dataclasses.replace(run.status, at_s=start_s + tenths / 10))
+        assert run.earlier_status is not None
+        seen.append(round(start_s + tenths / 10 - run.earlier_status.at_s, 1))
+    assert all(1.0 <= age_s < 2.5 for age_s in seen[3:]), seen

@@ -77,6 +77,7 @@ async def http_side(
     allowed_hosts: tuple[str, ...] = (),
     max_body_memory: int = 2**30,
     store: Any = None,
+    tracing: Any = None,
     **settings: Any,
 ) -> AsyncIterator[HttpSide]:
     folder = Path(tempfile.mkdtemp(prefix="corral-test-", dir="/tmp"))  # short enough for a socket's name
@@ -104,6 +105,7 @@ async def http_side(
         conversations=make_conversations(chosen),
         reloader=reloader,
         store=store,
+        tracing=tracing,
         started_at=STARTED_AT,
     )
     server = TestServer(make_app(services))

@@ -98,7 +98,10 @@ def real_server(
     What it learns is kept in `folder`, not where the user's own routers keep it.
     """
     catalogue = folder / "models.yaml"
-    described = {name: {"calibrate": False} | dict(options) for name, options in models.items()}
+    described = {
+        name: dict(options) if "url" in options else {"calibrate": False} | dict(options)
+        for name, options in models.items()
+    }
     catalogue.write_text(yaml.safe_dump({"models": described} | top))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
     own = {"CORRAL_LOG_FORMAT": "json", "CORRAL_CACHE": str(folder / "cache")}

@@ -34,3 +34,12 @@ def self_signed_server() -> ssl.SSLContext:
         file.write_text(_PEM)
         context.load_cert_chain(file)
     return context
+
+
+def write_self_signed(folder: Path) -> tuple[Path, Path]:
+    """Return the paths of that certificate and of its key, written into `folder`."""
+    key, certificate = _PEM.split("-----BEGIN CERTIFICATE-----")
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_text(f"-----BEGIN CERTIFICATE-----{certificate}", encoding="utf-8")
+    paths[1].write_text(key, encoding="utf-8")
+    return paths

@@ -26,6 +26,7 @@ from router.sources import ModelStore
 from router.supervisor import Supervisor
 from router.worker_session import WorkerReply
 from tests.fakes.worker import fake_worker_command, read_journal
+from tests.support.busy_metrics import look_up
 from tests.support.gguf_bytes import gguf_bytes
 from worker.contract import Frame, FrameDecoder, FrameType
 
@@ -129,7 +130,7 @@ class World:
         return [entry["pid"] for entry in self.events("started")]
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+        return look_up(self.metrics, name, labels) or 0.0
 
 
 @asynccontextmanager

@@ -232,6 +232,8 @@ async def test_a_draining_worker_finishes_what_runs_and_refuses_what_comes(tiny:
             frames = FrameDecoder().feed(body + await response.read())
         assert frames[-1].type is FrameType.END
         assert json.loads(frames[-1].payload)["usage"]["completion_tokens"] == 600
+        last = await worker.until(lambda status: status.counters.finished == 1)
+        assert last.counters.generated_tokens == 600, "nothing that it counted is lost"
         assert await worker.exit_code() == ExitCode.OK
 
 

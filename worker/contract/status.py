@@ -83,6 +83,13 @@ class EngineCounters:
     accepted_tokens: int = 0
     parked: int = 0
     """How often a running sequence had to make room for others."""
+    prefix_hits: int = 0
+    """Requests of whose prompts a part was cached."""
+    prefix_misses: int = 0
+    prefixes_demoted: int = 0
+    """Finished prefixes that lost their KV cells to make room; where host memory has room, they went there."""
+    prefixes_dropped: int = 0
+    """Finished prefixes that lost their place in host memory to make room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +137,14 @@ class WorkerStatus:
     queue_length: int = 0
     """Requests that are in the worker and hold no slot yet."""
     num_threads: int = 0
+    max_rows: int = 0
+    """Rows that one forward pass can have; 0 = not known."""
     facts: ModelFacts | None = None
     slots: tuple[SlotReport, ...] = ()
     counters: EngineCounters = field(default_factory=EngineCounters)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
-    """By metric name without prefix: `time_to_first_token_seconds`, `inter_token_seconds`, `batch_rows`."""
+    """By metric name without prefix: `time_to_first_token_seconds`, `inter_token_seconds`, `batch_rows`,
+    `batch_busy_slots`."""
     kv_cells: Mapping[str, int] = field(default_factory=dict)
     """`used`, `shared`, `idle`, `total`."""
     memory_bytes: Mapping[str, int] = field(default_factory=dict)

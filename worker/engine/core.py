@@ -195,6 +195,7 @@ class EngineCore:
         now_s = self._clock()
         outputs = self._without_unsampled(self.scheduler.commit(plan, result, now_s), now_s)
         self.statistics.parked = self.scheduler.num_parked
+        self.statistics.demoted, self.statistics.dropped = self.scheduler.kv.num_demoted, self.scheduler.kv.num_dropped
         self.statistics.observe_outputs(outputs, now_s)
         for output in outputs:
             if output.finish is not None:

@@ -57,6 +57,7 @@ class EngineSnapshot:
     has_work: bool
     queue_length: int
     num_threads: int
+    max_rows: int
 
 
 class Engine:
@@ -223,6 +224,7 @@ class Engine:
             has_work=bool(self._sinks) or bool(self._errands),
             queue_length=sum(core.scheduler.num_waiting for core in cores),
             num_threads=self._num_threads,
+            max_rows=self._core.scheduler.options.max_rows,
         )
 
     async def drain(self) -> None:

@@ -35,6 +35,10 @@ class KvStore:
         self.can_share = can_share
         self.host_tokens = host_tokens if can_share else 0
         """Tokens that all blobs together may hold."""
+        self.num_demoted = 0
+        """Finished prefixes that lost their cells to make room."""
+        self.num_dropped = 0
+        """Blobs that lost their place in host memory to make room."""
         self._num_slots = num_slots
         self._ops: list[KvOp | Fetch] = []
         self._spare_ids = list(range(MAX_SEQ_IDS - 1, num_slots, -1)) if can_share else []
@@ -169,6 +173,7 @@ class KvStore:
             return False
         seq_id = holder.seq_id
         assert seq_id is not None
+        self.num_demoted += 1
         self.cache.remove(holder)
         if len(holder.tokens) <= self.host_tokens:
             self._save(seq_id, Holder(holder.tokens, holder.salt, holder.last_used_s))
@@ -186,6 +191,7 @@ class KvStore:
         while self.num_host_tokens + len(holder.tokens) > self.host_tokens:
             oldest = self.cache.oldest(resident=False)
             assert oldest is not None
+            self.num_dropped += 1
             self.drop(oldest)
         holder.blob_id = next(self._blob_ids)
         self._ops.append(Save(seq_id, holder.blob_id))

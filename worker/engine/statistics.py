@@ -10,10 +10,17 @@ from worker.contract import EngineCounters, Histogram
 from worker.engine.batch import StepPlan
 from worker.engine.request import FinishReason, Output, RequestId
 
-LATENCY_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""From a token on a GPU to a long prompt on a CPU."""
+FIRST_TOKEN_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""From a cached prompt on a GPU to a long one on a CPU."""
 
-BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
+INTER_TOKEN_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+"""Close to each other where a reader begins to notice: at 10 to 200 ms."""
+
+BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)
+SLOT_BOUNDS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 
 
 class _Buckets:
@@ -41,6 +48,8 @@ class Statistics:
         self.failed_steps = 0
         """Passes and KV operations that were refused or failed, whatever became of them."""
         self.parked = 0
+        self.demoted = 0
+        self.dropped = 0
         self.step_seconds = 0.0
         """Whole turns of the engine's loop that had a step; errands are not counted."""
         self.drafted = 0
@@ -53,9 +62,12 @@ class Statistics:
         self._generated = 0
         self._prefill_seconds = 0.0
         self._generation_seconds = 0.0
-        self._first_token = _Buckets(LATENCY_BOUNDS_S)
-        self._inter_token = _Buckets(LATENCY_BOUNDS_S)
+        self._prefix_hits = 0
+        self._prefix_misses = 0
+        self._first_token = _Buckets(FIRST_TOKEN_BOUNDS_S)
+        self._inter_token = _Buckets(INTER_TOKEN_BOUNDS_S)
         self._batch_rows = _Buckets(BATCH_BOUNDS)
+        self._busy_slots = _Buckets(SLOT_BOUNDS)
         self._last_token_s: dict[RequestId, float] = {}
 
     def observe_forward(self, plan: StepPlan, seconds: float) -> None:
@@ -69,6 +81,7 @@ class Statistics:
         self._prefill_seconds += seconds * prompt_rows / rows
         self._generation_seconds += seconds * (rows - prompt_rows) / rows
         self._batch_rows.observe(rows)
+        self._busy_slots.observe(len(plan.chunks))
 
     def observe_pooled(self, num_rows: int, seconds: float) -> None:
         """Count one pass over texts to embed or rank."""
@@ -90,6 +103,10 @@ class Statistics:
                     self._inter_token.observe(now_s - previous_s)
             if previous_s is None and output.timings is not None and output.error is None:
                 self._prompt_cached += output.timings.cached_tokens
+                if output.timings.cached_tokens:
+                    self._prefix_hits += 1
+                else:
+                    self._prefix_misses += 1
                 if output.tokens or output.finish is not FinishReason.LENGTH:  # else no token was asked for
                     self._first_token.observe(output.timings.queue_s + output.timings.prompt_s)
             if output.finish is None:
@@ -121,6 +138,10 @@ class Statistics:
             parked=self.parked,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            prefix_hits=self._prefix_hits,
+            prefix_misses=self._prefix_misses,
+            prefixes_demoted=self.demoted,
+            prefixes_dropped=self.dropped,
         )
 
     def histograms(self) -> dict[str, Histogram]:
@@ -129,6 +150,7 @@ class Statistics:
             "time_to_first_token_seconds": self._first_token.report(),
             "inter_token_seconds": self._inter_token.report(),
             "batch_rows": self._batch_rows.report(),
+            "batch_busy_slots": self._busy_slots.report(),
         }
 
 
