@@ -22,30 +22,43 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        answer_limits catalog catalog_problems cors device errors events file_names name_patterns references
-        router settings tensor_sums yaml_lines router.fetch router.fetch.protocol
+        answer_limits catalog catalog_problems cors device doctor errors events file_names importing
+        name_patterns references router settings tensor_sums version yaml_lines metrics.families
+        metrics.page router.fetch router.fetch.protocol
     """,
     1: """
         account anthropic_models api_page catalog_diff catalog_inner_keys catalog_keys catalog_kinds
         catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema catalog_sections
-        catalog_values conversations departures device_facts dialects exits fleet fleet_ledger fleet_views
-        footprint footprint_parts greeting host_guard inflation keep_alive launch lease_errors lifecycle liveness
-        log_tail lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump
-        reasons reply_reader request_rules resident responses_reader shown_states threads waiting worker_devices
-        worker_totals
+        catalog_values conversations departures device_facts dialects exits fit fleet fleet_ledger
+        fleet_views footprint footprint_parts greeting host_guard inflation keep_alive launch
+        lease_errors lifecycle liveness log_tail lora_scales messages_reader ollama_names ollama_rules
+        placement prefix_memory prefixes pump reasons recent_requests reply_reader request_rules resident
+        responses_reader shown_states slot_views threads timeline waiting worker_devices worker_totals
+        doctor.findings doctor.gpus importing.flag_names importing.flags importing.imported
+        importing.llama_swap importing.modelfile importing.presets importing.special_flags
+        importing.writing metrics.clients metrics.fleet
     """,
     2: """
-        cache_folder capabilities catalog_docs catalog_files core_shares cores devices fleet_log footprint_files
-        footprints gguf_cursor gguf_header ground hooks hub_source leases listen lora_files machine_watch metrics
-        metrics_fleet metrics_workers model_headers nvml ollama_shapes output_reader package_source probe_process
-        process process_group progress_bar readahead recent_log runtime_dir sources spares status supervisor tasks
-        watcher worker_files worker_run worker_session fetch.__main__ fetch.hub fetch.package fetch.pip_download
+        cache_folder cache_survey capabilities catalog_docs catalog_files core_shares cores devices
+        fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks hub_source leases
+        listen lora_files machine_watch metrics model_headers nvml ollama_shapes output_reader
+        package_source probe_process process process_group progress_bar readahead recent_log rule_values
+        runs runtime_dir service_notify sources span_sender spares status supervisor tasks tracing
+        watcher worker_files worker_run worker_session doctor.backend doctor.gpu_signs
+        doctor.installation doctor.machine doctor.ports fetch.__main__ fetch.hub fetch.package
+        fetch.pip_download metrics.process metrics.registry metrics.workers
     """,
     3: """
-        __main__ admin admin_logs api api_document app auth body calls candidates checking cli
-        events_stream json_reply later listing live_streams llama_props llama_routes logs ollama
-        ollama_pull ops relay reload remote remotes reply responses routes serve services
-        cli.catalog_file cli.check cli.output cli.serve cli.server
+        __main__ admin admin_config admin_logs api api_document app auth body calls candidates checking
+        cli config_editor events_stream json_reply later listing live_streams llama_props llama_routes
+        logs ollama ollama_pull ops relay reload remote remotes reply responses routes serve services
+        status_routes status_views stopping topics ui cli.answer cli.bench cli.bench_figures
+        cli.bench_plot cli.bench_shots cli.cache cli.catalog_file cli.chat cli.chat_commands
+        cli.chat_input cli.check cli.completing cli.completion cli.config cli.config_text
+        cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.live cli.load
+        cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose cli.ps cli.ps_rows
+        cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.version cli.watch
+        doctor.configuration
     """,
 }
 WORKER_LAYERS = {
@@ -91,10 +104,11 @@ WORKER_LAYERS = {
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator
         engine.core engine.draft_model engine.embedder engine.engine engine.engine_limits engine.grammar
-        engine.grammar_trial engine.lane engine.llama engine.llama_batch engine.llama_context
-        engine.llama_faults engine.llama_log engine.llama_memory engine.llama_model engine.llama_params
-        engine.llama_plan engine.llama_pooling engine.llama_probe engine.llama_vocabulary
-        engine.prompt_files engine.prompt_format engine.prompt_store engine.rule_work
+        engine.grammar_trial engine.lane engine.llama engine.llama_batch engine.llama_build
+        engine.llama_context engine.llama_faults engine.llama_log engine.llama_memory engine.llama_model
+        engine.llama_params engine.llama_plan engine.llama_pooling engine.llama_probe
+        engine.llama_vocabulary engine.prompt_files engine.prompt_format engine.prompt_store
+        engine.rule_work
     """,
     3: """
         __main__ app life probe process api.answer_plan api.anthropic_messages api.chat_prompt

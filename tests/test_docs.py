@@ -135,7 +135,7 @@ def test_documents_name_only_targets_that_the_makefile_has() -> None:
 def test_readme_names_only_metrics_that_exist() -> None:
     metrics = RouterMetrics()
     metrics.watch_fleet(lambda: FleetSnapshot({}, is_shutting_down=False))
-    families = {family.name for family in metrics.registry.collect()}
+    families = {family.name for family in metrics.families()}
     named = set(re.findall(r"`(corral_\w+)", text_of("README.md")))
     assert named
     assert {name.removesuffix("_total") for name in named} <= families

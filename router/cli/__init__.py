@@ -7,9 +7,12 @@ and `--version` answer at once.
 from __future__ import annotations
 
 import importlib
+import keyword
 from dataclasses import dataclass
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,25 @@ _HERE = "This installation"
 _COMMANDS = {
     "serve": _Entry(_SERVING, "Serve models over HTTP."),
     "check": _Entry(_SERVING, "Check what would be served, without serving it."),
+    "ps": _Entry(_SERVER, "Show models, slots and memory; --watch keeps on showing them."),
+    "load": _Entry(_SERVER, "Load models and wait until they are ready."),
+    "unload": _Entry(_SERVER, "Unload models and wait until they are gone.", "load"),
+    "pin": _Entry(_SERVER, "Keep a model loaded.", "load"),
+    "unpin": _Entry(_SERVER, "Let a model go again when it is idle.", "load"),
+    "reload": _Entry(_SERVER, "Read the configuration again."),
+    "logs": _Entry(_SERVER, "Print the log of the server, or of a model."),
+    "chat": _Entry(_SERVER, "Talk with a model."),
+    "bench": _Entry(_SERVER, "Measure a model with more and more requests at once."),
+    "pull": _Entry(_FILES, "Fetch models ahead of their first request."),
+    "rm": _Entry(_FILES, "Remove fetched models from the disk."),
+    "cache": _Entry(_FILES, "Show and clean what Corral keeps on the disk."),
+    "fit": _Entry(_FILES, "Tell what a model needs, and with which context it fits where."),
+    "devices": _Entry(_HERE, "Show the devices that models can be placed on."),
+    "doctor": _Entry(_HERE, "Check the installation, and say what to do."),
+    "config": _Entry(_HERE, "Show the configuration's schema, or what it comes to."),
+    "import": _Entry(_HERE, "Make a models.yaml of another server's configuration.", "import_"),
+    "completion": _Entry(_HERE, "Print a script that completes commands and models in a shell."),
+    "version": _Entry(_HERE, "Show the versions of everything that matters."),
 }
 
 
@@ -44,8 +66,22 @@ class _Corral(click.Group):
         if entry is None:
             return None
         module = importlib.import_module(f"router.cli.{entry.module or cmd_name}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):  # click would say "Aborted!" and end with 1
+            raise SystemExit(130) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may come next, from the list alone: no command is imported while somebody types."""
+        names = [
+            CompletionItem(name, help=entry.help) for name, entry in _COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(entry.section for entry in _COMMANDS.values()):

@@ -5,17 +5,24 @@ Owns the exit codes, the choice between a terminal, plain text and JSON, and how
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
 
+from router.cli.formats import clean
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import BarColumn
+    from rich.table import Table
+    from rich.text import Text
+
+    Cell = str | Text | None
+    """What stands in a table; None is not known."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,13 +53,13 @@ class CommandFailed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """The message is on stderr."""
-        click.echo(f"corral: {self.message}", err=True)
+        click.echo(f"corral: {clean(self.message, keep_lines=True)}", err=True)
 
 
 def fail(lines: Iterable[str], code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """End the program with `lines` on stderr."""
     for line in lines:
-        click.echo(line, err=True)
+        click.echo(clean(line, keep_lines=True), err=True)
     raise SystemExit(code)
 
 
@@ -68,7 +75,6 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-@functools.cache
 def console() -> Console:
     """Return the terminal, or the plain file, that stdout is. Honours NO_COLOR, FORCE_COLOR and COLUMNS."""
     from rich.console import Console
@@ -76,38 +82,104 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
+def error_console() -> Console:
+    """Return stderr, which is where progress goes: what a command is asked for stands alone on stdout."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def progress_bar(width: int = 24) -> BarColumn:
+    """Return the bar of a `rich.progress.Progress`; it runs to and fro while nobody knows how much there is."""
+    from rich.progress import BarColumn
+
+    return BarColumn(width, complete_style="cyan", finished_style="green", pulse_style="cyan")
+
+
 def is_terminal() -> bool:
     """Return whether somebody looks at stdout."""
     return sys.stdout.isatty()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | None]], *, numbers: Iterable[str] = ()) -> None:
+def say(text: str) -> None:
+    """A line is on stdout, with whatever a terminal would obey made visible."""
+    click.echo(clean(text))
+
+
+def note(text: str) -> None:
+    """A line beside the matter is on stderr: a warning, what is waited for, what to do next."""
+    click.echo(clean(text), err=True)
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    numbers: Iterable[str] = (),
+    droppable: Sequence[str] = (),
+) -> None:
     """A table is on stdout; a value that is not known (None) shows as a dash. `numbers` are columns aligned right.
 
-    In a file or a pipe: the same columns set with blanks, one row a line however long, no colours, nothing cut off.
+    On a terminal that is too narrow, the columns of `droppable` are left out, the first of them first. In a file or
+    a pipe: all columns set with blanks, one row a line however long, no colours, nothing cut off.
     """
     if is_terminal():
-        console().print(_rich_table(columns, rows, frozenset(numbers)))
+        terminal = console()
+        terminal.print(make_table(columns, rows, terminal.width, numbers=numbers, droppable=droppable))
         return
-    lines = [tuple(columns), *(tuple("-" if value is None else value for value in row) for row in rows)]
+    for line in plain_table(columns, rows, numbers=numbers):
+        click.echo(line)
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, numbers: Iterable[str] = ()) -> list[str]:
+    """Return the lines of a table without a terminal."""
+    lines = [tuple(columns), *(tuple("-" if cell is None else clean(str(cell)) for cell in row) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     right = frozenset(numbers)
+    shown = []
     for line in lines:
         cells = (
             value.rjust(width) if name in right else value.ljust(width)
             for name, value, width in zip(columns, line, widths, strict=True)
         )
-        click.echo("  ".join(cells).rstrip())
+        shown.append("  ".join(cells).rstrip())
+    return shown
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str | None]], numbers: frozenset[str]) -> Any:
+def make_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    width: int,
+    *,
+    numbers: Iterable[str] = (),
+    droppable: Sequence[str] = (),
+) -> Table:
+    """Return a table for a terminal of `width` columns, as `print_table` prints it."""
     from rich import box
     from rich.table import Table
+
+    texts = [[_cell_text(cell) for cell in row] for row in rows]
+    widest = {name: max([len(name), *(row[at].cell_len for row in texts)]) for at, name in enumerate(columns)}
+    kept = list(columns)
+    for name in droppable:
+        if sum(widest[one] + 2 for one in kept) - 2 <= width:
+            break
+        kept.remove(name)
+    right = frozenset(numbers)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    for name in kept:
+        is_first = name == kept[0]
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", min_width=len(name) if is_first else None)
+    places = [columns.index(name) for name in kept]
+    for row in texts:
+        table.add_row(*(row[at] for at in places))
+    return table
+
+
+def _cell_text(cell: Cell) -> Text:
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("–", style="dim") if value is None else Text(value) for value in row))
-    return table
+    if cell is None:
+        return Text("–", style="dim")
+    return Text(clean(cell)) if isinstance(cell, str) else cell

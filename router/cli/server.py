@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 URL_VARIABLE = "CORRAL_URL"
 KEY_VARIABLE = "CORRAL_API_KEY"
 
+MODEL_NOT_FOUND = "model_not_found"
+"""The server's code for a name that it does not know."""
+
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
@@ -37,6 +40,22 @@ def server_option(command: Command) -> Command:
         f"The API key comes from {KEY_VARIABLE}.",
     )
     return option(command)
+
+
+class Refused(CommandFailed):
+    """The server has answered, and said no."""
+
+    def __init__(self, message: str, code: ExitCode, *, status: int, reason: str, body: Any) -> None:
+        """`reason` is the server's own code for it, "" where it has none; `body` what it sent, parsed if it is JSON."""
+        super().__init__(message, code)
+        self.status = status
+        self.reason = reason
+        self.body = body
+
+    @property
+    def is_unknown_route(self) -> bool:
+        """Whether the server does not know what it was asked for: it is older, or no Corral."""
+        return self.status == 404 and self.exit_code != ExitCode.NO_SUCH_MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +88,47 @@ class Server:
         return self.send("POST", path, body=body)
 
     def send(
-        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        max_silence_s: float | None = _ANSWER_S,
     ) -> Any:
-        """Return the answer's JSON. Raises: CommandFailed."""
-        with self._answers(), self._open(method, path, query, body) as response:
+        """Return the answer's JSON, for which `max_silence_s` may pass (None = any time). Raises: CommandFailed."""
+        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
             return json.loads(response.read())
 
     @contextmanager
     def lines(
-        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        max_silence_s: float | None = None,
     ) -> Iterator[Iterator[str]]:
-        """Give the lines of an answer as they come, without their ends. Raises: CommandFailed, also while reading."""
-        with self._answers(), self._open(method, path, query, body, is_endless=True) as response:
+        """Give the lines of an answer as they come, without their ends; for `max_silence_s` none need come.
+
+        Raises: CommandFailed, also while reading.
+        """
+        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
             yield response.iter_lines()
 
     @contextmanager
     def events(
-        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        max_silence_s: float | None = None,
     ) -> Iterator[Iterator[Event]]:
         """Give server-sent events as they come; `[DONE]` ends them. Raises: CommandFailed, also while reading."""
-        with self.lines(method, path, query=query, body=body) as lines:
+        with self.lines(method, path, query=query, body=body, max_silence_s=max_silence_s) as lines:
             yield read_events(lines)
 
     @contextmanager
@@ -98,16 +138,17 @@ class Server:
         path: str,
         query: Mapping[str, Any] | None,
         body: Mapping[str, Any] | None,
-        *,
-        is_endless: bool = False,
+        max_silence_s: float | None = None,
     ) -> Iterator[httpx.Response]:
         import httpx
 
-        timeout = httpx.Timeout(None if is_endless else _ANSWER_S, connect=_CONNECT_S)
+        timeout = httpx.Timeout(max_silence_s, connect=_CONNECT_S)
         given = {name: value for name, value in (query or {}).items() if value is not None}
         with self._client.stream(method, path, params=given, json=body, timeout=timeout) as response:
             if not response.is_success:
                 response.read()
+                if response.is_redirect:
+                    raise _redirected(self.url, response.headers.get("location", ""))
                 raise refusal_of(self.url, response.status_code, response.text)
             yield response
 
@@ -117,8 +158,8 @@ class Server:
 
         try:
             yield
-        except httpx.ConnectError:
-            raise CommandFailed(_nobody_there(self.url), ExitCode.NO_SERVER) from None
+        except httpx.ConnectError as error:
+            raise CommandFailed(_nobody_there(self.url, str(error)), ExitCode.NO_SERVER) from None
         except httpx.TimeoutException:
             text = f"the server at {self.url} does not answer in time; its log may tell why"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
@@ -137,7 +178,7 @@ def open_server(url: str | None = None) -> Server:
     """
     import httpx
 
-    address = (url or _default_url()).rstrip("/")
+    address = (url or _default_url()).strip().rstrip("/").removesuffix("/v1")  # some clients want it with that
     try:
         parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
@@ -146,10 +187,12 @@ def open_server(url: str | None = None) -> Server:
         text = f"{address!r} is no address of a server; write it like http://127.0.0.1:8080"
         raise CommandFailed(text, ExitCode.USAGE)
     key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise CommandFailed(f"{KEY_VARIABLE} has characters in it that no API key has", ExitCode.USAGE)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     # A proxy that the environment names is for other machines.
     client = httpx.Client(base_url=address, headers=headers, trust_env=not _is_here(parsed.host))
-    return Server(address, client)
+    return Server(str(parsed.copy_with(username=None, password=None)).rstrip("/"), client)
 
 
 def read_events(lines: Iterator[str]) -> Iterator[Event]:
@@ -173,33 +216,53 @@ def read_events(lines: Iterator[str]) -> Iterator[Event]:
                 data.append(value)
 
 
-def refusal_of(url: str, status: int, text: str) -> CommandFailed:
+def refusal_of(url: str, status: int, text: str) -> Refused:
     """Return the failure that a refusal of the server means; `text` is its body."""
-    message, code = _told(text)
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text
+    message, reason = _told(body)
+    code = ExitCode.FAILED
     if status == 401:
         said = "the key in CORRAL_API_KEY is not one of its keys" if os.environ.get(KEY_VARIABLE) else "it wants a key"
-        return CommandFailed(f"{url} refuses: {said}; put a valid one into {KEY_VARIABLE}", ExitCode.REFUSED)
-    if status == 403:
-        return CommandFailed(message or f"{url} refuses this", ExitCode.REFUSED)
-    if code == "model_not_found":
-        return CommandFailed(message, ExitCode.NO_SUCH_MODEL)
-    if not message and status == 404:
-        return CommandFailed(f"what answers at {url} is no Corral, or an older one: it does not know this request")
-    return CommandFailed(message or f"{url} answered with status {status} and no reason")
+        message, code = f"{url} refuses: {said}; put a valid one into {KEY_VARIABLE}", ExitCode.REFUSED
+    elif status == 403:
+        message, code = message or f"{url} refuses this", ExitCode.REFUSED
+    elif reason == MODEL_NOT_FOUND:
+        code = ExitCode.NO_SUCH_MODEL
+    elif not message and status in (404, 405):
+        message = f"what answers at {url} is no Corral, or an older one: it does not know this request"
+    message = message or f"{url} answered with status {status} and no reason"
+    return Refused(message, code, status=status, reason=reason, body=body)
 
 
-def _told(text: str) -> tuple[str, str]:
+def _redirected(url: str, target: str) -> CommandFailed:
+    text = f"{url} sends every request on to {target or 'another address'}: put that address into {URL_VARIABLE}"
+    return CommandFailed(text, ExitCode.NO_SERVER)
+
+
+def _told(body: Any) -> tuple[str, str]:
     """Return the message and the code of an error, "" where there is none."""
-    try:
-        error = json.loads(text)["error"]
-        return str(error["message"]), str(error.get("code") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
         return "", ""
+    code = error.get("code")
+    if code == 404 and error.get("param") == "model":  # llama-server's form, which has the status as the code
+        code = MODEL_NOT_FOUND
+    return str(error.get("message") or ""), str(code or "")
 
 
-def _nobody_there(url: str) -> str:
+def _nobody_there(url: str, why: str) -> str:
+    """Return why there is no connection: most often because there is no server."""
+    if "CERTIFICATE" in why:
+        return (
+            f"the certificate of {url} cannot be verified ({why}). If it is signed by an authority of your own, name "
+            "the file with its certificate in SSL_CERT_FILE"
+        )
+    told = "" if "refused" in why or not why else f" ({why})"
     return (
-        f"no server answers at {url}. Start one with `corral serve`, or say where it is: "
+        f"no server answers at {url}{told}. Start one with `corral serve`, or say where it is: "
         f"{URL_VARIABLE}=http://HOST:PORT or --url"
     )
 

@@ -125,13 +125,18 @@ async def test_successor_on_the_same_socket_takes_over_without_a_failed_request(
 
 
 @pytest.mark.slow
-async def test_restart_with_a_gap_makes_clients_wait_and_fails_none(tmp_path: Path, listener: socket.socket) -> None:
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_restart_with_a_gap_makes_clients_wait_and_fails_none(
+    tmp_path: Path, listener: socket.socket, loop: str
+) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ImportError")
+    env = {"PYTHONPATH": str(tmp_path)} if loop == "asyncio" else {}
     write_models(tmp_path)
     async with Clients(url_of(listener)) as clients:
-        async with managed(tmp_path, [listener]) as old:
+        async with managed(tmp_path, [listener], env=env) as old:
             await clients.until_more()
             assert await stopped(old) == 0
-        async with managed(tmp_path, [listener]):
+        async with managed(tmp_path, [listener], env=env):
             await clients.until_more()
             await clients.stop()
         assert clients.failures == []

@@ -46,7 +46,8 @@ models:
     name: Chat
     description: answers as ${MODEL_ID}
     aliases: [gpt-4o-mini, "my favourite"]
-    env: ["CUDA_VISIBLE_DEVICES=0", "HF_TOKEN=hf_geheim", "LLAMA_API_KEY=geheim", "OMP_PROC_BIND=false", "LLAMA_ARG_CACHE_TYPE_K=q8_0"]
+    env: ["CUDA_VISIBLE_DEVICES=0", "HF_TOKEN=hf_geheim", "A_KEY=geheim", "OMP_PROC_BIND=false",
+      "LLAMA_ARG_CACHE_TYPE_K=q8_0"]
     ttl: 60
     unlisted: true
     useModelName: qwen

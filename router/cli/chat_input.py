@@ -1,0 +1,81 @@
+"""What somebody types in a conversation: one message over one or several lines, and the history of the line editor.
+
+Owns the prompts, the rules for several lines and the file of past lines. Must not know a conversation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROMPT, MORE_PROMPT = ">>> ", "... "
+BLOCK = '"""'
+_MAX_LINES_KEPT = 1000
+
+
+def read_message(read_line: Callable[[str], str]) -> str:
+    """Return what is typed next: a line; lines that end with a backslash with the next; a block between three quotes.
+
+    Raises: EOFError at the end of input, KeyboardInterrupt.
+    """
+    line = read_line(PROMPT)
+    if line.lstrip().startswith(BLOCK):
+        return _read_block(line.lstrip().removeprefix(BLOCK), read_line)
+    lines = []
+    while line.endswith("\\"):
+        lines.append(line[:-1])
+        line = read_line(MORE_PROMPT)
+    return "\n".join([*lines, line]).strip()
+
+
+def _read_block(line: str, read_line: Callable[[str], str]) -> str:
+    lines = []
+    while not line.rstrip().endswith(BLOCK):
+        lines.append(line)
+        line = read_line(MORE_PROMPT)
+    lines.append(line.rstrip().removesuffix(BLOCK))
+    return "\n".join(lines).strip("\n")
+
+
+@contextmanager
+def line_editor(*, keep_history: bool) -> Iterator[None]:
+    """Inside the block `input` edits lines and knows those of earlier conversations, if they are kept.
+
+    The file can be read by its owner alone.
+    """
+    try:
+        import readline
+    except ImportError:  # a Python without it: lines are then edited as the terminal does it
+        yield
+        return
+    readline.set_auto_history(True)
+    # Text that is pasted is one message, whatever line breaks are in it.
+    readline.parse_and_bind("set enable-bracketed-paste on")
+    file = history_file()
+    if keep_history:
+        with contextlib.suppress(OSError):
+            readline.read_history_file(file)
+    try:
+        yield
+    finally:
+        if keep_history:
+            with contextlib.suppress(OSError):
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
+                readline.set_history_length(_MAX_LINES_KEPT)
+                readline.write_history_file(file)
+
+
+def history_file() -> Path:
+    """Return where the lines of earlier conversations are."""
+    state = os.environ.get("XDG_STATE_HOME", "").strip()
+    return Path(state or Path.home() / ".local" / "state") / "corral" / "chat_history"
+
+
+def read_piped() -> str:
+    """Return all that comes on stdin."""
+    return sys.stdin.buffer.read().decode("utf-8", "replace").strip()

@@ -1,0 +1,353 @@
+"""llama-swap's configuration: models with command lines of llama-server, macros, groups, peers.
+
+Owns what its keys mean here. Its commands are read, never run. Pure.
+
+Source: llama-swap's docs/configuration.md and config.example.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+import yaml
+
+from router.catalog_inner_keys import ROUTER_OWNED
+from router.catalog_keys import REMOTE_KEYS
+from router.importing.flag_names import canonical
+from router.importing.flags import apply_options, read_words
+from router.importing.imported import Imported, ImportedModel, NotImportable
+
+_MACRO = re.compile(r"\$\{([^}]+)\}")
+_MAX_DEPTH = 20
+_PROGRAMS: Final = ("llama-server", "llama-server.exe", "llama_server")
+_CONTAINERS: Final = ("docker", "podman")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRETIVE = re.compile("TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
+_DEVICE_VARIABLES: Final = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"})
+
+_TOP_IGNORED: Final[Mapping[str, str]] = {
+    "healthCheckTimeout": "",
+    "startPort": "",
+    "includeAliasesInList": "",
+    "sendLoadingState": "",
+    "$schema": "",
+    "macros": "",
+    "models": "",
+    "logLevel": "start the server with `--log-level`",
+    "logTimeFormat": "",
+    "logToStdout": "",
+    "metricsMaxInMemory": "",
+    "captureBuffer": "",
+    "performance": "",
+    "proxy": "",
+}
+_MODEL_IGNORED: Final = frozenset(
+    {"cmd", "cmdStop", "checkEndpoint", "proxy", "macros", "sendLoadingState", "timeouts"}
+)
+
+Macros = Mapping[str, str]
+
+
+def read_llama_swap(text: str) -> Imported:
+    """Return the configuration in our words. Raises: NotImportable."""
+    root = _parsed(text)
+    models = root.get("models")
+    if not isinstance(models, Mapping) and not isinstance(root.get("peers"), Mapping):
+        raise NotImportable("it has no map `models:`, so it is no configuration of llama-swap's")
+    imported = Imported("llama-swap's configuration")
+    macros = _macros(root.get("macros"))
+    ttl = _whole(root.get("globalTTL"))
+    # llama-swap unloads a model for another one only, unless a ttl is set.
+    imported.top["defaults"] = {"idle_unload_s": ttl if ttl is not None and ttl > 0 else 0}
+    if (timeout := _whole(root.get("healthCheckTimeout"))) is not None and timeout > 0:
+        imported.top["defaults"]["load_timeout_s"] = timeout
+    for name, raw in (models or {}).items():
+        if isinstance(raw, Mapping):
+            imported.models.append(_Reader(str(name), raw, macros).read())
+        else:
+            imported.note(f"models.{name}: is no map, and was left out")
+    imported.models += _peers(root.get("peers"))
+    _top(imported, root)
+    return imported
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        root = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise NotImportable(f"it is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise NotImportable("it is nested too deeply") from None
+    if not isinstance(root, Mapping):
+        raise NotImportable("it is no map")
+    return root
+
+
+# --- macros ------------------------------------------------------------------------------------------------
+
+
+def _macros(raw: Any) -> dict[str, str]:
+    """Return macros by name; llama-swap takes a map, or a list of maps with one entry each."""
+    if isinstance(raw, Mapping):
+        return {str(name): _text(value) for name, value in raw.items()}
+    if isinstance(raw, list):
+        return {str(name): _text(value) for one in raw if isinstance(one, Mapping) for name, value in one.items()}
+    return {}
+
+
+def expand(text: str, macros: Macros) -> str:
+    """Return `text` with macros put in; `${PORT}`, `${env.NAME}` and what nobody has defined stay."""
+    for _ in range(_MAX_DEPTH):
+        expanded = _MACRO.sub(lambda match: macros.get(match[1], match[0]), text)
+        if expanded == text or len(expanded) > 2**16:
+            return expanded[: 2**16]
+        text = expanded
+    return text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- one model ---------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """One entry of `models:`."""
+
+    def __init__(self, name: str, raw: Mapping[str, Any], macros: Macros) -> None:
+        self._raw = raw
+        self._macros = {**macros, "MODEL_ID": name, **_macros(raw.get("macros"))}
+        readable = re.sub(r"\s+", "-", name)
+        self._model = ImportedModel(readable)
+        if readable != name:
+            self._model.note(f"its name was {name!r}; names have no spaces here")
+
+    def read(self) -> ImportedModel:
+        model, raw = self._model, self._raw
+        self._command(self._variables(_list(raw.get("env"))))
+        self._names()
+        self._filters()
+        if (ttl := _whole(raw.get("ttl"))) is not None and ttl >= 0:
+            model.options["idle_unload_s"] = ttl
+        if (limit := _whole(raw.get("concurrencyLimit"))) is not None and limit > 0:
+            model.note(f"concurrencyLimit {limit}: requests beyond `slots` wait here instead of being refused")
+        if raw.get("useModelName"):
+            model.note("useModelName: every model here is asked for by its own name or an alias")
+        if raw.get("metadata"):
+            model.note("metadata: not carried over; `tags` and `description` are shown to clients")
+        if raw.get("timeouts"):
+            model.note("timeouts: see `request_timeout_s`, `queue_timeout_s` and `load_timeout_s`")
+        known = {
+            *_MODEL_IGNORED,
+            *("env", "aliases", "unlisted", "name", "description", "filters", "ttl", "concurrencyLimit"),
+            *("useModelName", "metadata"),
+        }
+        for key in raw:
+            if key not in known:
+                model.note(f"{key}: not known here")
+        if "url" in model.options:
+            foreign = [key for key in model.options if key not in REMOTE_KEYS]
+            for key in foreign:
+                del model.options[key]
+            if foreign:
+                model.note(f"{', '.join(foreign)}: that other server's own business")
+        return model
+
+    def _expanded(self, value: Any) -> str:
+        return expand(_text(value), self._macros)
+
+    def _command(self, pairs: list[tuple[str, str | None]]) -> None:
+        """Take the command line over, behind options that the environment sets: `pairs`."""
+        model, command = self._model, self._raw.get("cmd")
+        if not command:
+            proxy = self._raw.get("proxy")
+            if proxy:
+                model.options["url"] = _address(self._expanded(proxy))
+            else:
+                model.note("it has no `cmd`")
+            return
+        lines = [line for line in self._expanded(command).splitlines() if not line.lstrip().startswith("#")]
+        text = " ".join(line.rstrip("\\") for line in lines)
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            model.note(f"cmd cannot be read: {error}")
+            return
+        first = PurePath(words[0]).name if words else ""
+        at = _program(words)
+        if at is None:
+            model.note(
+                f"cmd runs `{first}`, which is not llama-server: keep that server, and write its address as `url`"
+            )
+            return
+        if first in _CONTAINERS:
+            model.note(f"cmd runs in a container ({first}): paths in it are the container's, correct them")
+        else:
+            pairs = [*pairs, *self._variables(word for word in words[:at] if _ASSIGNMENT.match(word))]
+        given, others = read_words(words[at + 1 :])
+        apply_options(model, [*pairs, *given])
+        for word in others:
+            model.note(f"cmd: {word!r} is no option, and was left out")
+        unknown = sorted({match[1] for match in _MACRO.finditer(text)} - {"PORT"})
+        if unknown:
+            model.note(f"{', '.join(f'${{{name}}}' for name in unknown)}: put in what it stands for")
+        if not model.is_usable:
+            model.note("its cmd names no model file that can be taken over")
+
+    def _variables(self, entries: Iterable[Any]) -> list[tuple[str, str | None]]:
+        """Take variables of the environment over; return those that are options of llama-server."""
+        options: list[tuple[str, str | None]] = []
+        pairs = (str(entry).partition("=") for entry in entries)
+        found = {name.strip(): self._expanded(value) for name, _, value in pairs}
+        for name, value in found.items():
+            if not _VARIABLE.fullmatch(name):
+                self._model.note(f"env {name}: is no name of a variable")
+                continue
+            if name.startswith("LLAMA_ARG_"):
+                options.append((canonical(name), value))
+                continue
+            if _SECRETIVE.search(name):
+                self._model.note(f"env {name}: not copied, because it looks like a secret")
+                continue
+            if name in _DEVICE_VARIABLES:
+                self._model.note(
+                    f"env {name}={value}: Corral places models itself; bind this one with `device:` and a name that "
+                    "`corral devices` shows, if it must be"
+                )
+                continue
+            self._model.options.setdefault("env", {})[name] = value
+        return options
+
+    def _names(self) -> None:
+        raw, model = self._raw, self._model
+        aliases = raw.get("aliases")
+        model.add_aliases({re.sub(r"\s+", "-", str(name)): None for name in _list(aliases)})
+        if raw.get("unlisted"):
+            model.note("unlisted: models are always listed here; an alias with `listed: false` is not")
+        described = [self._expanded(raw[key]).strip() for key in ("name", "description") if raw.get(key)]
+        if described:
+            model.options["description"] = ": ".join(described)
+
+    def _filters(self) -> None:
+        filters = self._raw.get("filters")
+        if not isinstance(filters, Mapping):
+            return
+        strip = filters.get("stripParams") or filters.get("strip_params")
+        names = [name.strip() for name in str(strip or "").split(",") if name.strip()]
+        dropped = [name for name in names if name not in ROUTER_OWNED]
+        if dropped:
+            self._model.options.setdefault("request", {})["drop"] = dropped
+        for name, value in _rules(filters.get("setParams")):
+            self._model.set_request("force", name, value)
+        by_id = filters.get("setParamsByID")
+        for alias, raw in by_id.items() if isinstance(by_id, Mapping) else ():
+            force = dict(_rules(raw))
+            name = re.sub(r"\s+", "-", self._expanded(alias))
+            if force and name != self._model.name:
+                self._model.add_aliases({name: {"request": {"force": force}}})
+        for key in filters:
+            if key not in ("stripParams", "strip_params", "setParams", "setParamsByID"):
+                self._model.note(f"filters.{key}: not known here")
+
+
+def _program(words: Sequence[str]) -> int | None:
+    """Return where llama-server's name stands in a command, or its image's; None = the command runs something else."""
+    names = [PurePath(word).name for word in words]
+    found = next((at for at, name in enumerate(names) if name in _PROGRAMS), None)
+    if found is None and names[:1] == ["server"]:  # as it was called once
+        return 0
+    if found is None and names[:1] and names[0] in _CONTAINERS:
+        return next((at for at, word in enumerate(words) if "llama" in word and not word.startswith("-")), None)
+    return found
+
+
+def _rules(raw: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(raw, Mapping):
+        yield from ((str(name), value) for name, value in raw.items() if name not in ROUTER_OWNED)
+
+
+# --- the rest of the file ----------------------------------------------------------------------------------
+
+
+def _top(imported: Imported, root: Mapping[str, Any]) -> None:
+    by_name = {model.name: model for model in imported.models}
+    hooks = root.get("hooks")
+    startup = hooks.get("on_startup") if isinstance(hooks, Mapping) else None
+    for name in _list(startup.get("preload")) if isinstance(startup, Mapping) else ():
+        if (model := by_name.get(re.sub(r"\s+", "-", str(name)))) is not None and "url" not in model.options:
+            model.options["preload"] = True
+    groups = root.get("groups")
+    for name, group in groups.items() if isinstance(groups, Mapping) else ():
+        _group(imported, str(name), group if isinstance(group, Mapping) else {}, by_name)
+    if not isinstance(groups, Mapping) and "matrix" not in root:
+        imported.note(
+            "llama-swap kept one model at a time; here as many are loaded as the memory holds. For one at a time: "
+            "`limits: {max_loaded: 1}`"
+        )
+    if "matrix" in root:
+        imported.note("matrix: models are kept and unloaded by the memory that they need; `pin` keeps one for ever")
+    if root.get("apiKeys"):
+        imported.note("apiKeys: not copied, because they are secrets; put them into CORRAL_API_KEYS, or see `keys:`")
+    for key, advice in _TOP_IGNORED.items():
+        if advice and key in root:
+            imported.note(f"{key}: {advice}")
+    known = {*_TOP_IGNORED, "globalTTL", "hooks", "groups", "matrix", "apiKeys", "peers"}
+    for key in root:
+        if key not in known:
+            imported.note(f"{key}: not known here")
+
+
+def _group(imported: Imported, name: str, group: Mapping[str, Any], by_name: Mapping[str, ImportedModel]) -> None:
+    members = [str(member) for member in _list(group.get("members"))]
+    if group.get("persistent") is True:
+        for member in members:
+            if (model := by_name.get(re.sub(r"\s+", "-", member))) is not None and "url" not in model.options:
+                model.options["pin"] = True
+        return
+    if group.get("swap") is not False and len(members) > 1:
+        imported.note(
+            f"groups.{name}: one of {', '.join(members)} was loaded at a time; here as many are as the memory holds"
+        )
+
+
+def _peers(raw: Any) -> list[ImportedModel]:
+    models = []
+    for peer, entry in raw.items() if isinstance(raw, Mapping) else ():
+        if not isinstance(entry, Mapping) or not entry.get("proxy"):
+            continue
+        for name in _list(entry.get("models")):
+            model = ImportedModel(re.sub(r"\s+", "-", str(name)))
+            model.options["url"] = _address(str(entry["proxy"]))
+            if model.name != name:
+                model.options["url_model"] = str(name)
+            if entry.get("apiKey"):
+                _peer_key(model, str(peer), str(entry["apiKey"]))
+            models.append(model)
+    return models
+
+
+def _peer_key(model: ImportedModel, peer: str, key: str) -> None:
+    variable = re.fullmatch(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}", key)
+    name = variable[1] if variable is not None else f"{re.sub(r'[^A-Z0-9]', '_', peer.upper())}_API_KEY"
+    model.options["url_key_env"] = name if _VARIABLE.fullmatch(name) else f"PEER_{name}"
+    if variable is None:
+        model.note(f"its key was not copied, because it is a secret: put it into the variable {name}")
+
+
+def _address(proxy: str) -> str:
+    address = proxy.rstrip("/")
+    return address if address.endswith("/v1") else f"{address}/v1"
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,99 @@
+"""An imported configuration as the text of a `models.yaml`, with what was not carried over in comments.
+
+Owns the form of that text. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from router.catalog_keys import MODEL_KEYS
+from router.importing.imported import Imported, ImportedModel
+
+_WIDTH = 116
+_LIKE_A_NUMBER = re.compile(r"[-+.\d][\w.+-]*")
+_ORDER = tuple(MODEL_KEYS)
+"""As the table of keys has them."""
+
+
+def write_catalog(imported: Imported) -> str:
+    """Return the whole file."""
+    lines = [f"# Made from {imported.origin} by `corral import`. `corral check` tells whether everything is there."]
+    for note in imported.notes:
+        lines += _comment(note, "")
+    lines.append("")
+    for key, value in imported.top.items():
+        lines += [*_entry(key, value, ""), ""]
+    usable = [model for model in imported.models if model.is_usable]
+    lines.append("models:" if usable else "models: {}")
+    for model in imported.models:
+        lines += _model(model)
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _model(model: ImportedModel) -> list[str]:
+    notes = [line for note in model.notes for line in _comment(note, "  ")]
+    if not model.is_usable:
+        return [f"  # {model.name}: not carried over", *notes]
+    options = _tidied(model.options)
+    names = [*(key for key in _ORDER if key in options), *(key for key in options if key not in _ORDER)]
+    lines = [f"  {_scalar(model.name)}:"]
+    for name in names:
+        lines += _entry(name, options[name], "    ")
+    return [*notes, *lines]
+
+
+def _tidied(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with aliases as a list where none has options of its own."""
+    tidy = dict(options)
+    aliases = tidy.get("aliases")
+    if isinstance(aliases, dict):
+        if not aliases:
+            del tidy["aliases"]
+        elif not any(aliases.values()):
+            tidy["aliases"] = list(aliases)
+        else:
+            tidy["aliases"] = {name: value or {} for name, value in aliases.items()}
+    return tidy
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return [f"{indent}# {line}" for line in textwrap.wrap(plain, _WIDTH - len(indent), break_on_hyphens=False)]
+
+
+def _entry(key: str, value: Any, indent: str) -> list[str]:
+    """Return a key with its value: in one line where that is short, lists and maps of scalars in brackets."""
+    width = _WIDTH - len(indent)
+    is_text = isinstance(value, str) and "\n" in value
+    if is_text or isinstance(value, dict | list):
+        style = False if is_text else None
+        text = yaml.dump(
+            {key: value}, Dumper=_Dumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=width
+        )
+    else:
+        text = f"{key}: {yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=1000)}".removesuffix("...\n")
+    return [f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Readers differ in what they take for a number: 1e9 is one for ours.
+    style = "|" if "\n" in text else "'" if _LIKE_A_NUMBER.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _scalar(name: str) -> str:
+    return str(yaml.dump({name: 0}, Dumper=_Dumper, allow_unicode=True, width=1000)).rpartition(":")[0]
