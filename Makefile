@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
-.PHONY: serve test test-all fuzz clients clients-update check lint format bench mutate clean help
+.PHONY: serve test test-all system fuzz clients clients-update check lint format bench mutate clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ test-all: $(VENV)/.test ## the default tests and the marked sets
 clients: $(VENV)/.test ## run real client programs against a real server, each installed in .venv-clients first
 	$(BIN)/python -m tests.clients.environments
 	$(BIN)/python -m pytest -m clients
+
+system: $(VENV)/.test ## tests with real programs of the system: Chromium, Prometheus, nginx, systemd's checks
+	$(BIN)/python -m pytest -m 'browser or prometheus or deploy'
 
 fuzz: $(VENV)/.test ## send thousands of wrong requests to a real server, for about four minutes
 	$(BIN)/python -m pytest -m fuzz
