@@ -211,6 +211,7 @@ async def test_requests_need_the_scope_for_metrics_and_all_leaves_them_out_witho
         assert reply.status == 403
         assert "`metrics`" in (await reply.json())["error"]["message"]
         async with following(side, "all", user) as reader:
+            assert reader.reply.headers["X-Corral-Scopes"] == "inference"
             assert [kind for kind, _ in await reader.take(6)][-1] == "queue"
             side.supervisor.queue = [WAITER]
             assert (await reader.next())[0] == "queue", "and no requests"
