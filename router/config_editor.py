@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -82,15 +83,12 @@ class ConfigEditor:
             if before.why_not is not None:
                 raise Forbidden(f"{self._path.name} cannot be written: {before.why_not}")
             if before.sha256 != sha256:
-                raise Conflict(
-                    f"{self._path.name} has been changed since the editing began: read it again (GET /admin/config) "
-                    f"and make the change there"
-                )
+                raise _changed(self._path)
             checked = await self._reloader.check(text)
             if checked.problems:
                 raise CatalogError(checked.problems)
             raw = text.encode("utf-8")
-            replaced = await asyncio.to_thread(_replace, self._path, raw)
+            replaced = await asyncio.to_thread(_replace, self._path, raw, sha256)
             try:
                 diff = await self._reloader.reload(PUT)
             except (CatalogError, ShuttingDown):
@@ -143,17 +141,29 @@ def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _replace(path: Path, raw: bytes) -> bytes:
+def _changed(path: Path) -> Conflict:
+    return Conflict(
+        f"{path.name} has been changed since the editing began: read it again (GET /admin/config) and make the change "
+        f"there"
+    )
+
+
+def _replace(path: Path, raw: bytes, sha256: str) -> bytes:
     """Return what `path` held, which holds `raw` now: at no moment half of it, whatever fails.
 
-    Mode and owner stay; of a link, what it leads to is replaced. Raises: CatalogError when the disk refuses.
+    The mode stays, and owner and group as far as this process may set them; of a link, what it leads to is replaced.
+    Raises: Conflict when it holds something else than `sha256` by now; CatalogError when the disk refuses.
     """
     target = path.resolve()
     try:
         before = _read_bytes(target)
+        if _digest(before) != sha256:
+            raise _changed(path)
         _write_beside(target, raw)
     except OSError as error:
         words = f"it cannot be written: {error.strerror or error}"
+        if error.errno == errno.EBUSY:
+            words += "; a file that is mounted by itself cannot be replaced: mount its folder"
         raise CatalogError([Problem("", words)]) from None
     return before
 
@@ -164,8 +174,7 @@ def _write_beside(target: Path, raw: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(raw)
-            with contextlib.suppress(PermissionError):  # another owner's file that this one may write
-                os.fchown(file.fileno(), found.st_uid, found.st_gid)
+            _hand_over(file.fileno(), found)
             os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
             file.flush()
             os.fsync(file.fileno())
@@ -179,6 +188,16 @@ def _write_beside(target: Path, raw: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _hand_over(descriptor: int, found: os.stat_result) -> None:
+    """The file has the owner and the group that `found` tells, or at least the group, as far as it may be given."""
+    for owner in (found.st_uid, -1):
+        try:
+            os.fchown(descriptor, owner, found.st_gid)
+        except PermissionError:  # another owner's file that this one may write
+            continue
+        return
 
 
 def _restore(path: Path, before: bytes, ours: bytes) -> None:

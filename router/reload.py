@@ -128,7 +128,12 @@ class Reloader:
         task = asyncio.get_running_loop().create_task(self._reload(why), name="reload")
         self._tasks.add(task)
         task.add_done_callback(self._end_task)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_closed:  # `close` has cancelled it; the caller is still there
+                raise ShuttingDown("the server is stopping: its configuration is not read again") from None
+            raise
 
     async def check(self, text: str) -> Checked:
         """Return what would become of `text` if it stood in the file that was given; nothing changes."""
