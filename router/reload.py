@@ -139,15 +139,10 @@ class Reloader:
         """Return what would become of `text` if it stood in the file that was given; nothing changes."""
         return await asyncio.to_thread(self._check, text, self._parts.supervisor.catalog)
 
-    def request(self, why: str) -> None:
-        """The same for somebody who reads the log."""
-        task = asyncio.get_running_loop().create_task(self._reload_quietly(why), name="reload")
-        self._tasks.add(task)
-        task.add_done_callback(self._end_task)
-
     async def take_edits(self) -> None:
-        """The same because of an edit: a look that finds nothing new says nothing."""
-        await self._reload_quietly(EDIT)
+        """Everything follows an edit, or the log tells why not; a look that finds nothing new says nothing."""
+        with contextlib.suppress(CatalogError, ShuttingDown):
+            await self.reload(EDIT)
 
     async def close(self) -> None:
         """Nothing changes any more."""
@@ -155,12 +150,6 @@ class Reloader:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _reload_quietly(self, why: str) -> None:
-        try:
-            await self.reload(why)
-        except (CatalogError, ShuttingDown):  # the log has it
-            return
 
     async def _reload(self, why: str) -> CatalogDiff:
         async with self._turn:

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from router.cli.catalog_file import DEFAULT_FILE, FILE_VARIABLE
-from router.cli.server import KEY_VARIABLE, URL_VARIABLE
+from router.cli.server import KEY_VARIABLE, URL_VARIABLE, default_url
 
 if TYPE_CHECKING:
     from router.catalog import Catalog
@@ -29,7 +29,7 @@ _MAX_BYTES = 2**21
 
 def complete_models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the models of the running server that begin like this; of the configuration here if none answers."""
-    names = _of_server(context.params.get("url") or os.environ.get(URL_VARIABLE) or _own_address())
+    names = _of_server(context.params.get("url") or os.environ.get(URL_VARIABLE) or default_url())
     return _items(_of_file(context) if names is None else names, _said(context, parameter), incomplete)
 
 
@@ -65,7 +65,7 @@ def _of_file(context: click.Context) -> list[str]:
 def _of_server(url: str) -> list[str] | None:
     """Return the names that a server lists; None = nobody answers in time, or not with a list of models."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.strip().rstrip("/").removesuffix("/v1"))
         port = parts.port
     except ValueError:
         return None
@@ -76,7 +76,7 @@ def _of_server(url: str) -> list[str] | None:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     try:
         connection.request(
-            "GET", f"{parts.path.rstrip('/')}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {}
+            "GET", f"{parts.path}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {}
         )
         entries = json.loads(connection.getresponse().read(_MAX_BYTES))["data"]
         return [str(entry["id"]) for entry in entries if "*" not in str(entry["id"])]
@@ -84,10 +84,3 @@ def _of_server(url: str) -> list[str] | None:
         return None
     finally:
         connection.close()
-
-
-def _own_address() -> str:
-    host = os.environ.get("CORRAL_HOST", "").strip() or "127.0.0.1"
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    port = os.environ.get("CORRAL_PORT", "").strip() or "8080"
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -6,6 +6,7 @@ Pure data. Must not ask a server, read a key or print.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,10 @@ class Setting:
 
 
 def _number(text: str) -> float:
-    return float(text)
+    number = float(text)
+    if not math.isfinite(number):  # JSON has no word for it
+        raise ValueError
+    return number
 
 
 def _words(text: str) -> str:

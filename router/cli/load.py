@@ -29,7 +29,7 @@ def load(models: tuple[str, ...], no_wait: bool, as_json: bool, url: str | None)
     with open_server(url) as server:
         asked, refused = _ask(server, "/models/load", models)
         if no_wait:
-            _report(asked, refused, {name: Ended(True, str(found["state"])) for name, found in asked.items()}, as_json)
+            _report(asked, refused, _as_told(asked), as_json)
             return
         _report(asked, refused, _wait(server, asked, load_ended, "loads"), as_json)
 
@@ -57,7 +57,7 @@ def unload(models: tuple[str, ...], all_models: bool, no_wait: bool, as_json: bo
             return
         asked, refused = _ask(server, "/models/unload", names)
         if no_wait:
-            _report(asked, refused, {name: Ended(True, str(found["state"])) for name, found in asked.items()}, as_json)
+            _report(asked, refused, _as_told(asked), as_json)
             return
         ends = _wait(server, asked, lambda entry, _waiting_for, _elapsed_s: unload_ended(entry), "unloads")
         _report(asked, refused, ends, as_json)
@@ -116,6 +116,11 @@ def _ask(server: Server, path: str, names: Sequence[str]) -> tuple[dict[str, Any
     return answers, refusals
 
 
+def _as_told(asked: Mapping[str, Any]) -> dict[str, Ended]:
+    """Return what the server has said at once; one that tells no state has at least taken the order."""
+    return {name: Ended(True, str(found.get("state") or "asked for")) for name, found in asked.items()}
+
+
 def _wait(
     server: Server, asked: Mapping[str, Any], ended: Callable[[Entry, str | None, float], Ended | None], verb: str
 ) -> dict[str, Ended]:
@@ -127,7 +132,7 @@ def _wait(
                 show(name, what)
                 if isinstance(what, Ended):
                     took_s = time.monotonic() - since[name]
-                    is_old = asked[name]["state"] == what.text
+                    is_old = asked[name].get("state") == what.text
                     how = "already" if is_old else f"after {took_s:.1f} s"
                     ends[name] = Ended(True, f"{what.text} {how}") if what.is_ok else what
     except KeyboardInterrupt:
@@ -143,7 +148,7 @@ def _report(asked: Mapping[str, Any], refused: Mapping[str, Refused], ends: Mapp
     if as_json:
         print_json(
             [
-                {"model": asked[name]["model"] if name in asked else name, "success": end.is_ok, "result": end.text}
+                {"model": asked.get(name, {}).get("model", name), "success": end.is_ok, "result": end.text}
                 for name, end in told.items()
             ]
         )

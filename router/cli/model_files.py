@@ -5,6 +5,7 @@ Owns what such a word means. Must not fetch or change anything.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,13 +85,17 @@ def find_files(words: Sequence[str], file: Path | None, settings: RouterSettings
 
 def as_reference(word: str) -> Reference | None:
     """Return the reference that a word is by its form; None = it can only be a name. Raises: CommandFailed."""
-    is_path = Path(word).expanduser().exists() or word.endswith(".gguf")
-    if not (word.startswith(_SCHEMES) or is_path or "://" in word):
+    if not (word.startswith(_SCHEMES) or "://" in word or word.endswith(".gguf") or _is_file(word)):
         return None
     try:
         return parse_reference(word)
     except ValueError as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from None
+
+
+def _is_file(word: str) -> bool:
+    # Not `Path`: it raises for what is no name of a file, and a folder may be called like a model.
+    return os.path.isfile(os.path.expanduser(word))
 
 
 def read_catalog(file: Path | None, settings: RouterSettings, word: str) -> Catalog:

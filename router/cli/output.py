@@ -72,7 +72,9 @@ def json_option(command: Command) -> Command:
 def print_json(value: Any) -> None:
     """One JSON value is on stdout: over several lines for people, in one line for programs that read lines."""
     indent = 2 if sys.stdout.isatty() else None
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    # Bytes of a file's name that are no text stay as \udc80 and the like, which JSON knows too.
+    click.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
 def console() -> Console:

@@ -128,8 +128,11 @@ class Server:
         max_silence_s: float | None = None,
     ) -> Iterator[Iterator[Event]]:
         """Give server-sent events as they come; `[DONE]` ends them. Raises: CommandFailed, also while reading."""
-        with self.lines(method, path, query=query, body=body, max_silence_s=max_silence_s) as lines:
-            yield read_events(lines)
+        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                text = f"what answers at {self.url} is no Corral: it sent something else than events"
+                raise CommandFailed(text, ExitCode.NO_SERVER)
+            yield read_events(response.iter_lines())
 
     @contextmanager
     def _open(
@@ -163,12 +166,18 @@ class Server:
         except httpx.TimeoutException:
             text = f"the server at {self.url} does not answer in time; its log may tell why"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
+        except httpx.DecodingError as error:
+            text = f"the answer of {self.url} cannot be read: {error}; does something between change it?"
+            raise CommandFailed(text, ExitCode.NO_SERVER) from None
         except httpx.TransportError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}; is the server still there?"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             text = f"what answers at {self.url} is no Corral: it sent something else than JSON"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
+        except UnicodeEncodeError as error:  # bytes of an argument that are no text
+            text = f"{error.object!r} has bytes in it that are no UTF-8, so it cannot be sent"
+            raise CommandFailed(text, ExitCode.USAGE) from None
 
 
 def open_server(url: str | None = None) -> Server:
@@ -178,7 +187,7 @@ def open_server(url: str | None = None) -> Server:
     """
     import httpx
 
-    address = (url or _default_url()).strip().rstrip("/").removesuffix("/v1")  # some clients want it with that
+    address = (url or default_url()).strip().rstrip("/").removesuffix("/v1")  # some clients want it with that
     try:
         parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
@@ -191,7 +200,12 @@ def open_server(url: str | None = None) -> Server:
         raise CommandFailed(f"{KEY_VARIABLE} has characters in it that no API key has", ExitCode.USAGE)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     # A proxy that the environment names is for other machines.
-    client = httpx.Client(base_url=address, headers=headers, trust_env=not _is_here(parsed.host))
+    try:
+        client = httpx.Client(base_url=address, headers=headers, trust_env=not _is_here(parsed.host))
+    except (ImportError, ValueError, OSError) as error:  # a kind of proxy, a proxy's address, SSL_CERT_FILE
+        why = f"{error.strerror} (SSL_CERT_FILE, SSL_CERT_DIR)" if isinstance(error, OSError) else str(error)
+        text = f"{address} cannot be asked with the proxies and certificates that the environment names: {why}"
+        raise CommandFailed(text, ExitCode.USAGE) from None
     return Server(str(parsed.copy_with(username=None, password=None)).rstrip("/"), client)
 
 
@@ -267,7 +281,7 @@ def _nobody_there(url: str, why: str) -> str:
     )
 
 
-def _default_url() -> str:
+def default_url() -> str:
     """Return where `corral serve` listens with the same environment."""
     host = os.environ.get("CORRAL_HOST", "").strip() or "127.0.0.1"
     port = os.environ.get("CORRAL_PORT", "").strip() or "8080"

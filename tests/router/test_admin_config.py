@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import stat
@@ -107,6 +108,19 @@ async def test_edit_of_a_text_that_has_changed_meanwhile_is_refused() -> None:
         assert file_of(side).read_text() == TWO + "# by hand\n"
 
 
+async def test_edit_by_hand_while_a_text_is_checked_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_side(allow_config_edits=True) as side:
+        digest, check = write(side, TWO), side.reloader.check
+
+        async def slow_check(text: str) -> Any:
+            write(side, TWO + "# by hand\n")
+            return await check(text)
+
+        monkeypatch.setattr(side.reloader, "check", slow_check)
+        assert (await put(side, THREE, digest))[0] == 409
+        assert file_of(side).read_text() == TWO + "# by hand\n"
+
+
 async def test_the_second_of_two_edits_at_once_is_refused() -> None:
     async with http_side(allow_config_edits=True) as side:
         digest = write(side, TWO)
@@ -153,6 +167,33 @@ async def test_file_keeps_its_mode_and_a_link_its_target() -> None:
         assert status == 200
         assert file_of(side).is_symlink()
         assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (THREE, 0o640)
+
+
+async def test_file_keeps_its_group_where_its_owner_may_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def fchown(_: int, owner: int, group: int) -> None:
+        if owner != -1:
+            raise PermissionError
+        given.append(group)
+
+    async with http_side(allow_config_edits=True) as side:
+        digest = write(side, TWO)
+        monkeypatch.setattr(room.os, "fchown", fchown)
+        assert (await put(side, THREE, digest))[0] == 200
+        assert given == [file_of(side).stat().st_gid]
+
+
+async def test_file_that_is_mounted_by_itself_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    async with http_side(allow_config_edits=True) as side:
+        digest = write(side, TWO)
+        monkeypatch.setattr(room.os, "replace", busy)
+        status, reply = await put(side, THREE, digest)
+        assert (status, file_of(side).read_text()) == (422, TWO)
+        assert "mount its folder" in reply["errors"][0]["message"]
 
 
 async def test_nothing_is_left_behind_when_the_disk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,6 +375,20 @@ async def test_nothing_is_read_any_more_while_the_server_stops(tmp_path: Path) -
     bench.path.write_text(TWO)
     with pytest.raises(ShuttingDown):
         await bench.reloader.reload("too late")
-    bench.reloader.request("SIGHUP")
     await bench.reloader.take_edits()
+    assert bench.models == ["smol"]
+
+
+async def test_who_waits_for_a_reload_is_told_that_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    with slow_reading(monkeypatch) as (has_read, release):
+        bench.path.write_text(TWO)
+        asked = asyncio.create_task(bench.reloader.reload("just now"))
+        await has_read.wait()
+        await bench.reloader.close()
+        with pytest.raises(ShuttingDown):
+            await asked
+        release.set()
     assert bench.models == ["smol"]
