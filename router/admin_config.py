@@ -98,10 +98,6 @@ def _text(fields: Mapping[str, Any]) -> str:
     text = fields.get("text")
     if not isinstance(text, str):
         raise BadRequest("`text` must be the whole text of the configuration", param="text")
-    try:
-        size = len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise BadRequest("`text` has half of a surrogate pair in it, which is no letter", param="text") from None
-    if size > MAX_CATALOG_BYTES:
+    if len(text.encode("utf-8")) > MAX_CATALOG_BYTES:  # half a surrogate pair is no JSON, and was refused before
         raise BodyTooLarge(f"a configuration may have {MAX_CATALOG_BYTES // 2**20} MiB at most")
     return text

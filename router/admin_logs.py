@@ -44,10 +44,11 @@ async def get_logs(request: web.Request) -> web.StreamResponse:
     source = _own_source() if "model" not in query else _worker_source(services, query["model"])
     if not is_followed:
         return web.Response(text=_joined(source.last(num_lines)), headers={"Cache-Control": "no-store"})
-    with request.app[LIVE_STREAMS].open(Kind.LOGS, current_exchange().grant, left_out=_LEFT_OUT) as box:
+    grant = current_exchange().grant
+    with request.app[LIVE_STREAMS].open(Kind.LOGS, grant, left_out=_LEFT_OUT) as box:
         box.push(_joined(source.last(num_lines)).encode())
         with source.followed(box):
-            return await write_until_left(request, box, _TEXT)
+            return await write_until_left(request, box, _TEXT, may_go_on=partial(services.keys.still_grants, grant))
 
 
 ROUTES = (Route("GET", "/admin/logs", get_logs, scopes=(Scope.ADMIN,)),)

@@ -29,6 +29,7 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = frozenset(Scope)
+_MAX_KEY_FILE_BYTES = 2**20
 
 
 class KeyProblem(Exception):
@@ -86,6 +87,13 @@ class KeyRing:
     def is_same_as(self, other: KeyRing) -> bool:
         """Return whether both hold the same keys with the same rights."""
         return self._entries == other._entries
+
+    def still_grants(self, grant: Grant) -> bool:
+        """Return whether the key that `grant` came with may still do all that it might."""
+        if self.is_empty:
+            return True
+        owned = (entry.grant for entry in self._entries if entry.grant.owner == grant.owner)
+        return any(grant.scopes <= one.scopes for one in owned)
 
     def check(self, headers: Mapping[str, str]) -> Grant:
         """Return what the sender of `headers` may do.
@@ -151,16 +159,23 @@ def _spec_digests(spec: KeySpec, environ: Mapping[str, str]) -> list[bytes]:
             raise KeyProblem(f"{where}: the environment variable {spec.env} is not set; put the key there")
         return [_digest(key)]
     if spec.file is not None:
-        return [_digest(key) for key in _keys_in(spec.file, where)]
+        return [_digest(key) for key in _keys_in(spec.file, where, must_be_regular=True)]
     raise KeyProblem(f"{where}: one of `env`, `file` or `sha256` must tell where the key is")
 
 
-def _keys_in(path: Path, where: str) -> Iterator[str]:
+def _keys_in(path: Path, where: str, *, must_be_regular: bool = False) -> Iterator[str]:
+    """Yield the keys in a file. `must_be_regular`: it is read whenever somebody asks, and a pipe would block that."""
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        if must_be_regular and not path.expanduser().is_file() and path.expanduser().exists():
+            raise KeyProblem(f"{where}: {path} is not a regular file")
+        with path.expanduser().open("rb") as file:
+            raw = file.read(_MAX_KEY_FILE_BYTES + 1)
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: the home folder of a stranger
         reason = getattr(error, "strerror", None) or error
         raise KeyProblem(f"{where}: cannot read the keys in {path}: {reason}") from None
+    if len(raw) > _MAX_KEY_FILE_BYTES:
+        raise KeyProblem(f"{where}: {path} is larger than {_MAX_KEY_FILE_BYTES // 2**20} MiB: that is no file of keys")
     keys = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     if not keys:
         raise KeyProblem(f"{where}: {path} has no key in it; write one key per line")

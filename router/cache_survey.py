@@ -68,7 +68,7 @@ class CacheEntry:
 
 
 class InUse(Exception):
-    """It cannot be taken away now: another process is at work on it."""
+    """It is not taken away: another process is at work on it, or was since it was looked at."""
 
 
 def survey(cache_dir: Path) -> list[CacheEntry]:
@@ -91,6 +91,7 @@ def remove(entry: CacheEntry) -> int:
                 _remove_download(entry)
             return entry.num_bytes
         case _:
+            _expect_unchanged(entry, _changed(entry.path))
             with contextlib.suppress(FileNotFoundError):
                 entry.path.unlink()
             with contextlib.suppress(OSError):  # not empty: others have files there
@@ -121,7 +122,7 @@ def _downloads(root: Path) -> Iterator[CacheEntry]:
         partial = folder / _PARTIAL
         if partial.is_dir() and not partial.is_symlink():
             found = list(_files_below(partial))
-            changed = max(map(_changed, [partial, *found]))
+            changed = _changed_below(partial)
             subject = manifest.reference if manifest is not None else _readable(folder.name)
             yield CacheEntry(CacheKind.UNFINISHED, subject, partial, _sizes(found), changed)
 
@@ -142,8 +143,10 @@ def _remove_download(entry: CacheEntry) -> None:
     folder = entry.path.parent if entry.kind is CacheKind.UNFINISHED else entry.path
     with _locked(folder):
         if entry.kind is CacheKind.UNFINISHED:
+            _expect_unchanged(entry, _changed_below(entry.path))
             shutil.rmtree(entry.path, ignore_errors=False)
         else:
+            _expect_unchanged(entry, _changed(folder / MANIFEST))
             manifest = _manifest(folder)
             # The manifest goes first: without it the folder holds no model, whatever happens next.
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -153,6 +156,12 @@ def _remove_download(entry: CacheEntry) -> None:
             (folder / _LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # somebody has just come to fetch it again
                 folder.rmdir()
+
+
+def _expect_unchanged(entry: CacheEntry, changed_s: float) -> None:
+    """Raises: InUse if it was changed since `entry` was made: somebody has then said yes to something else."""
+    if changed_s > entry.changed_s:
+        raise InUse("it was changed or used in the meantime")
 
 
 @contextlib.contextmanager
@@ -232,6 +241,10 @@ def _sizes(paths: Iterable[Path]) -> int:
             found = path.lstat()
             total += found.st_size if stat.S_ISREG(found.st_mode) else 0
     return total
+
+
+def _changed_below(folder: Path) -> float:
+    return max(map(_changed, [folder, *_files_below(folder)]))
 
 
 def _changed(path: Path) -> float:

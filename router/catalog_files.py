@@ -156,10 +156,17 @@ def _complete(
         models[name] = spec
         problems += [reason for reason in reasons if reason not in problems]
     keys = tuple(
-        key if key.file is None else dataclasses.replace(key, file=key.file.expanduser())
-        for key in reading.catalog.keys
+        key if key.file is None else dataclasses.replace(key, file=_expanded(key.file)) for key in reading.catalog.keys
     )
     return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+
+
+def _expanded(path: Path) -> Path:
+    """Return the path without `~`; the home folder of a stranger stays as it is, and reading it says why."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def named_files(spec: ModelSpec) -> list[Path]:

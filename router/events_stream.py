@@ -71,7 +71,7 @@ async def get_events(request: web.Request) -> web.StreamResponse:
             stack.enter_context(request.app[EVENT_HUB].told(services.supervisor, box, _tell_ours))
         stack.enter_context(hub.followed(services, box, topics, with_keys=Scope.ADMIN in grant.scopes))
         scopes = {"X-Corral-Scopes": ", ".join(sorted(grant.scopes))}  # so that a page hides what its key may not do
-        return await write_until_left(request, box, EVENT_STREAM, ping=_PING, headers=scopes)
+        return await _write(request, box, headers=scopes)
 
 
 async def get_models_sse(request: web.Request) -> web.StreamResponse:
@@ -164,7 +164,21 @@ async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:
     supervisor, hub = request.app[SERVICES].supervisor, request.app[EVENT_HUB]
     places, grant = request.app[LIVE_STREAMS], current_exchange().grant
     with places.open(Kind.EVENTS, grant, left_out=None) as box, hub.told(supervisor, box, tell):
-        return await write_until_left(request, box, EVENT_STREAM, ping=_PING)
+        return await _write(request, box)
+
+
+async def _write(request: web.Request, box: Outbox, headers: Mapping[str, str] | None = None) -> web.StreamResponse:
+    # Who reads nothing would keep its place for ever: newer states take the places of those that wait.
+    services = request.app[SERVICES]
+    return await write_until_left(
+        request,
+        box,
+        EVENT_STREAM,
+        ping=_PING,
+        headers=headers,
+        max_stall_s=services.settings.max_client_stall_s or None,
+        may_go_on=partial(services.keys.still_grants, current_exchange().grant),
+    )
 
 
 def _key(spec: ModelSpec, view: ModelView | None) -> object:

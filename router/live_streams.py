@@ -149,8 +149,14 @@ async def write_until_left(
     ping: bytes = b"",
     every_s: float = PING_EVERY_S,
     headers: Mapping[str, str] | None = None,
+    max_stall_s: float | None = None,
+    may_go_on: Callable[[], bool] = lambda: True,
 ) -> web.StreamResponse:
-    """Return when the client has left, was too slow, or the server stops. Whatever comes into `box` is written."""
+    """Return when the client has left, was too slow, or the server stops. Whatever comes into `box` is written.
+
+    A client that takes nothing for `max_stall_s` is cut off; None = it may pause for as long as it likes. Nothing more
+    is written once `may_go_on` says no, which is asked before each write.
+    """
     own = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=own | dict(headers or {}))
     box.on_close = partial(_cut_off, request.transport)
@@ -160,9 +166,14 @@ async def write_until_left(
             return response
         while not box.is_closed:
             piece = await box.take(every_s) or ping
+            if not may_go_on():
+                box.close()
             if piece and not box.is_closed:
-                await response.write(piece)
+                async with asyncio.timeout(max_stall_s):
+                    await response.write(piece)
         await response.write_eof()
+    except TimeoutError:
+        box.close()
     except ConnectionError:
         pass  # the client has left, as it may
     return response

@@ -65,8 +65,8 @@ class Source(Protocol):
         """Return what has changed since the last call; at first everything."""
         ...
 
-    def now(self) -> Iterable[Piece]:
-        """Return everything, as it was at the last call of `changes`."""
+    def now(self, scene: Scene) -> Iterable[Piece]:
+        """Return everything, as it was at the last call of `changes` or is in `scene`. Comes after a call of it."""
         ...
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Whole:
         self._last, self._piece = key, Piece(encode_event(self._kind, view), self._kind)
         return (self._piece,)
 
-    def now(self) -> Iterable[Piece]:
+    def now(self, _: Scene) -> Iterable[Piece]:
         return () if self._piece is None else (self._piece,)
 
     def close(self) -> None:
@@ -129,8 +129,14 @@ class Models:
         self._known[spec.name] = key, told, piece
         return piece
 
-    def now(self) -> Iterable[Piece]:
-        return [piece for _, _, piece in self._known.values()]
+    def now(self, scene: Scene) -> Iterable[Piece]:
+        models, views = scene.services.supervisor.catalog.models, scene.look.fleet.models
+        for name, (_, _, piece) in self._known.items():
+            spec, view = models.get(name), views.get(name)
+            if spec is None or view is None or not (view.residents or view.last_exit):
+                yield piece
+            else:  # it tells how long something takes yet, or was ago, and that has changed since
+                yield Piece(encode_event("model", view_model(scene, spec)), piece.state_of)
 
     def close(self) -> None:
         self._known.clear()
@@ -191,13 +197,14 @@ class Requests:
     def changes(self, scene: Scene) -> Iterable[Piece]:
         if self._new is None:
             self._new = []
-            return self.now()
+            return self.now(scene)
         new, self._new = self._new, []
         return [Piece(encode_event("request", shown(record, with_key=self._with_keys))) for record in new]
 
-    def now(self) -> Iterable[Piece]:
-        told = self._recent.last(NUM_RECENT + len(self._new or ()))
-        told = told[: len(told) - len(self._new or ())]  # those are told to everybody with the next look
+    def now(self, _: Scene) -> Iterable[Piece]:
+        num_new = len(self._new or ())
+        told = self._recent.last(NUM_RECENT + num_new)
+        told = told[: max(0, len(told) - num_new)]  # those are told to everybody with the next look
         records = [shown(record, with_key=self._with_keys) for record in told]
         return [Piece(encode_event(Topic.REQUESTS, records))]
 
@@ -246,12 +253,11 @@ class TopicHub:
 
     def _all_of(self, services: Services, channels: Iterable[Channel]) -> Iterator[Piece]:
         """Yield what is; from now on somebody follows these channels."""
-        scene: Scene | None = None
+        scene = Scene.of(services)
         for channel in channels:
             if channel in self._sources:
-                yield from self._sources[channel].now()
+                yield from self._sources[channel].now(scene)
             else:
-                scene = scene or Scene.of(services)
                 source = self._sources[channel] = self._open(services, channel)
                 yield from source.changes(scene)
 
@@ -310,6 +316,9 @@ class TopicHub:
         if task.cancelled():
             return
         logger.error("the events of topics end: this is a fault of the router", exc_info=task.exception())
+        if self._looking is task:  # who comes from now on is looked for again
+            self._looking = None
+            self._unwatch()
         for box in list(self._followers):
             box.close()
 

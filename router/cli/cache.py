@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from router.cache_survey import CacheEntry, CacheKind, InUse, remove, survey
 from router.cli.catalog_file import read_settings_or_fail
 from router.cli.formats import duration, size
 from router.cli.model_files import cache_folder, cache_option, file_option, open_store, try_catalog
-from router.cli.output import CommandFailed, ExitCode, json_option, note, print_json, print_table
+from router.cli.output import CommandFailed, ExitCode, is_typed, json_option, note, print_json, print_table
 from router.cli.rm import ask
 from router.references import parse_reference
 
@@ -118,7 +117,7 @@ def clean(
         else:
             click.echo("nothing of that is there")
         return
-    is_only_shown = dry_run or (not yes and not sys.stdin.isatty())
+    is_only_shown = dry_run or (not yes and not is_typed())
     if not as_json or is_only_shown or not yes:
         for (kind, subject), group in _grouped(chosen).items():
             count = "" if len(group) == 1 else f", {len(group)} files"

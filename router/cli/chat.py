@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,18 @@ from router.cli.completing import complete_models
 from router.cli.conversation import Conversation, WrongSetting
 from router.cli.formats import clean
 from router.cli.live import read_status
-from router.cli.model_wait import LOOK_EVERY_S, doing, entry_of
-from router.cli.output import CommandFailed, ExitCode, console, error_console, is_terminal, json_option, print_json
+from router.cli.model_wait import LOOK_EVERY_S, doing, entry_of, listed_models
+from router.cli.output import (
+    CommandFailed,
+    ExitCode,
+    console,
+    error_console,
+    is_terminal,
+    is_typed,
+    json_option,
+    print_json,
+)
+from router.cli.picture import Picture
 from router.cli.server import Server, open_server, server_option
 
 if TYPE_CHECKING:
@@ -60,8 +69,7 @@ def chat(
     In a conversation /help shows what there is. Ctrl-C stops an answer, Ctrl-D leaves. With --json the whole reply of
     the server is printed, and there is no conversation.
     """
-    is_piped = not sys.stdin.isatty()
-    text = _message(message, is_piped=is_piped)
+    text = _message(message, is_piped=not is_typed())
     if text is None and (as_json or not is_terminal()):
         raise click.UsageError("there is no message: give one after the name of the model, or through a pipe")
     if text == "":
@@ -81,7 +89,12 @@ def chat(
             print_json(reply)
             return
         answer = Answer()
-        _print_answer(server, talk, answer)
+        try:
+            _print_answer(server, talk, answer)
+        except (CommandFailed, KeyboardInterrupt):
+            if answer.text:  # what comes next begins a line
+                click.echo()
+            raise
         if is_terminal():
             error_console().print(clean(answer.describe()), style="dim", markup=False)
 
@@ -268,12 +281,12 @@ def _expect_chat(entry: Mapping[str, Any], server: Server) -> None:
 def _default_model(server: Server) -> str:
     """Return the model that is meant where none is named. Raises: CommandFailed with the names that there are."""
     try:
-        default = (read_status(server) or {}).get("server", {}).get("default_model")  # type: ignore[attr-defined]
+        default = Picture.of(read_status(server)).server.get("default_model")
     except CommandFailed:  # an older server, or a key that may not look: the list is enough
         default = None
     if default:
         return str(default)
-    models = [one for one in server.get("/v1/models")["data"] if one.get("parent") is None]
+    models = listed_models(server)
     loaded = [one for one in models if one.get("state") == "ready"]
     for found in (loaded, models):
         if len(found) == 1:

@@ -5,6 +5,7 @@ Owns the table of commands. Must not ask a server nor read what is typed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def _model(talk: Conversation, rest: str) -> Reply:
 def _save(talk: Conversation, rest: str) -> Reply:
     if not rest:
         return Reply("say where: /save FILE")
-    file = Path(rest).expanduser()
+    file = Path(os.path.expanduser(rest))  # Path's own raises for users that there are not
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(talk.to_json())

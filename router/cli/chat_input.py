@@ -77,5 +77,7 @@ def history_file() -> Path:
 
 
 def read_piped() -> str:
-    """Return all that comes on stdin."""
+    """Return all that comes on stdin; "" of one that is closed."""
+    if sys.stdin is None:
+        return ""
     return sys.stdin.buffer.read().decode("utf-8", "replace").strip()

@@ -75,9 +75,7 @@ def _of_server(url: str) -> list[str] | None:
     connection = kind(parts.hostname, port, timeout=ANSWER_S)
     key = os.environ.get(KEY_VARIABLE, "").strip()
     try:
-        connection.request(
-            "GET", f"{parts.path}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {}
-        )
+        connection.request("GET", f"{parts.path}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
         entries = json.loads(connection.getresponse().read(_MAX_BYTES))["data"]
         return [str(entry["id"]) for entry in entries if "*" not in str(entry["id"])]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from router.cli.formats import counted
+from router.cli.formats import clean, counted
 from router.cli.output import ExitCode, console, is_terminal, json_option, print_json
 from router.cli.prose import tell_advice
 from router.cli.version import installed
@@ -113,7 +113,7 @@ def _writer() -> Callable[[str, Finding], None]:
         line.add_column(width=_AREA)
         line.add_column(width=_MARK)
         line.add_column()
-        line.add_row(Text(area, style="bold"), Text(mark, style=style), Text(finding.text))
+        line.add_row(Text(area, style="bold"), Text(mark, style=style), Text(clean(finding.text)))
         terminal.print(line)
         for step in finding.advice:
             tell_advice(step, indent=_AREA + _MARK)
@@ -123,6 +123,6 @@ def _writer() -> Callable[[str, Finding], None]:
 
 def _write_plainly(area: str, finding: Finding) -> None:
     mark, _ = _MARKS[finding.level]
-    click.echo(f"{area:<{_AREA}}{mark:<{_MARK}}{finding.text}")
+    click.echo(f"{area:<{_AREA}}{mark:<{_MARK}}{clean(finding.text)}")
     for step in finding.advice:
-        click.echo(" " * (_AREA + _MARK) + step)
+        click.echo(" " * (_AREA + _MARK) + clean(step))

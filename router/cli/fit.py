@@ -251,7 +251,7 @@ class _Report:
         click.echo(f"{subject.path.name}: {header.architecture}, weights {size(parts.weights)}{trained}")
         engine = subject.options(self.context)
         per_token = subject.kv_bytes_per_token()
-        kv = "no cache for tokens" if per_token is None else f"{per_token / 1024:.1f} KiB a token in the cache"
+        kv = "no cache for tokens" if per_token is None else f"{per_token / 1000:.1f} kB a token in the cache"
         types = f" ({engine.cache_type_k}/{engine.cache_type_v})" if per_token is not None else ""
         shared = f", {engine.kv_tokens} tokens for all together" if engine.kv_tokens is not None else ""
         click.echo(f"{kv}{types}, {engine.slots} {'slot' if engine.slots == 1 else 'slots'}{shared}\n")

@@ -61,7 +61,7 @@ def import_(
     notes = [{"model": None, "text": one} for one in imported.notes]
     notes += [{"model": model.name, "text": one} for model in imported.models for one in model.notes]
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        _write(output, text, force=force)
     names = [model.name for model in imported.models if model.is_usable]
     if as_json:
         left = [model.name for model in imported.models if not model.is_usable]
@@ -77,6 +77,15 @@ def import_(
     if output is not None:
         said = f"{output}: {counted(len(names), 'model')}"
         say(f"{said}, {counted(len(notes), 'note')} in comments; next: corral check {output}")
+
+
+def _write(output: Path, text: str, *, force: bool) -> None:
+    """Raises: CommandFailed, also when somebody has made the file meanwhile."""
+    try:
+        with output.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        raise CommandFailed(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def _of_command(command: str | None, name: str | None) -> Any:
@@ -107,7 +116,8 @@ def _of_file(file: Path, kind: str | None, name: str | None) -> Any:
     from router.importing.presets import read_presets
 
     try:
-        raw = file.read_bytes()[: _MAX_BYTES + 1]
+        with file.open("rb") as source:
+            raw = source.read(_MAX_BYTES + 1)
     except OSError as error:
         raise NotImportable(error.strerror or str(error)) from None
     if len(raw) > _MAX_BYTES:
@@ -144,8 +154,10 @@ def _name_of(source: str) -> str:
 
 
 def _problems(text: str, output: Path | None) -> list[str]:
-    """Return what our own reader says against the result."""
+    """Return what `corral check` would say against the text; the files that it names need not be here."""
     from router.catalog_parser import read_catalog
+    from router.checking import rule_problems
 
-    path = (output or Path("models.yaml")).absolute()
-    return [problem.describe(None) for problem in read_catalog(text, path).problems]
+    reading = read_catalog(text, (output or Path("models.yaml")).absolute())
+    found = reading.problems or rule_problems(reading.catalog, reading)
+    return [problem.describe(None) for problem in found]

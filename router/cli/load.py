@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from router.cli.completing import complete_models
-from router.cli.model_wait import Ended, Entry, load_ended, shown_progress, unload_ended, wait_for
+from router.cli.model_wait import Ended, Entry, listed_models, load_ended, shown_progress, unload_ended, wait_for
 from router.cli.output import CommandFailed, ExitCode, fail, json_option, print_json, say
 from router.cli.server import Refused, Server, open_server, server_option
 
@@ -165,5 +165,4 @@ def _report(asked: Mapping[str, Any], refused: Mapping[str, Refused], ends: Mapp
 
 
 def _loaded(server: Server) -> list[str]:
-    models = server.get("/v1/models")["data"]
-    return [one["id"] for one in models if one.get("parent") is None and (one.get("workers") or one.get("progress"))]
+    return [one["id"] for one in listed_models(server) if one.get("workers") or one.get("progress")]

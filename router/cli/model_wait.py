@@ -57,6 +57,15 @@ def entry_of(server: Server, name: str) -> dict[str, Any]:
     return found
 
 
+def listed_models(server: Server) -> list[dict[str, Any]]:
+    """Return the models that the server lists, without their aliases. Raises: CommandFailed."""
+    listed = server.get("/v1/models")
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(one, dict) and "id" in one for one in entries):
+        raise CommandFailed(f"{server.url} lists its models in a way that this command does not know")
+    return [one for one in entries if one.get("parent") is None]
+
+
 def doing(entry: Entry, waiting_for: str | None = None) -> Doing:
     """Return what keeps a model busy; `waiting_for` is what it waits for itself."""
     state = str(entry.get("state") or "")

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -71,7 +71,7 @@ def json_option(command: Command) -> Command:
 
 def print_json(value: Any) -> None:
     """One JSON value is on stdout: over several lines for people, in one line for programs that read lines."""
-    indent = 2 if sys.stdout.isatty() else None
+    indent = 2 if is_terminal() else None
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     # Bytes of a file's name that are no text stay as \udc80 and the like, which JSON knows too.
     click.echo(text.encode("utf-8", "backslashreplace").decode())
@@ -81,14 +81,14 @@ def console() -> Console:
     """Return the terminal, or the plain file, that stdout is. Honours NO_COLOR, FORCE_COLOR and COLUMNS."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, soft_wrap=not is_terminal())
 
 
 def error_console() -> Console:
     """Return stderr, which is where progress goes: what a command is asked for stands alone on stdout."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return Console(stderr=True, highlight=False, soft_wrap=not _is_tty(sys.stderr))
 
 
 def progress_bar(width: int = 24) -> BarColumn:
@@ -100,7 +100,17 @@ def progress_bar(width: int = 24) -> BarColumn:
 
 def is_terminal() -> bool:
     """Return whether somebody looks at stdout."""
-    return sys.stdout.isatty()
+    return _is_tty(sys.stdout)
+
+
+def is_typed() -> bool:
+    """Return whether somebody sits at stdin."""
+    return _is_tty(sys.stdin)
+
+
+def _is_tty(stream: TextIO | None) -> bool:
+    # Python has None for a stream that was closed before it began, as services may have it.
+    return stream is not None and stream.isatty()
 
 
 def say(text: str) -> None:

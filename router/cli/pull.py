@@ -6,7 +6,6 @@ Owns what is shown meanwhile and afterwards. What fetching means is in `router/s
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from router.cli.catalog_file import read_settings_or_fail
 from router.cli.completing import complete_local_models
 from router.cli.formats import size
 from router.cli.model_files import NamedFile, cache_option, fetchable, file_option, find_files, open_store, plain
-from router.cli.output import CommandFailed, json_option, print_json
+from router.cli.output import CommandFailed, error_console, json_option, note, print_json, progress_bar
 from router.sources import FetchProgress, ModelStore, SourceError
 
 if TYPE_CHECKING:
@@ -121,20 +120,20 @@ def _bytes(path: Path) -> int:
 @contextmanager
 def _progress(label: str) -> Iterator[Show]:
     """Give what shows progress on stderr: a bar on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
+    terminal = error_console()
+    if not terminal.is_terminal or terminal.is_dumb_terminal:
         yield _Lines(label).show
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),  # short, so that the ^C of an interrupt does not break the line
-        TextColumn("{task.fields[amount]}"),
+        progress_bar(),  # short, so that the ^C of an interrupt does not break the line
+        TextColumn("{task.fields[amount]}", markup=False),
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=terminal, transient=True) as progress:
         yield _Bar(progress).show
 
 
@@ -169,4 +168,4 @@ class _Lines:
         mark = (now.phase, now.detail, tenth)
         if mark != self._last:
             self._last = mark
-            click.echo(f"{self._label}: {now.text}", err=True)
+            note(f"{self._label}: {now.text}")

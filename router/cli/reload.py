@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from router.cli.formats import counted
-from router.cli.output import CommandFailed, fail, json_option, print_json, say
+from router.cli.output import CommandFailed, ExitCode, fail, json_option, print_json, say
 from router.cli.server import Refused, Server, open_server, server_option
 
 
@@ -31,7 +31,7 @@ def reload(as_json: bool, url: str | None) -> None:
                 raise
             if as_json:
                 print_json(refusal.body)
-                raise SystemExit(1) from None
+                raise SystemExit(ExitCode.FAILED) from None
             path = _path(server)
             count = f"{counted(len(problems), 'problem')}; nothing has changed, the server goes on as before"
             fail([*(_described(problem, path) for problem in problems), count])

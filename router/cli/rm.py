@@ -17,7 +17,7 @@ from router.cli.catalog_file import read_settings_or_fail
 from router.cli.completing import complete_local_models
 from router.cli.formats import size
 from router.cli.model_files import NamedFile, cache_folder, cache_option, file_option, find_files, plain
-from router.cli.output import CommandFailed, ExitCode, json_option, note, print_json
+from router.cli.output import CommandFailed, ExitCode, is_typed, json_option, note, print_json
 from router.hub_source import hub_cache_dir, locate_hub, repo_folder
 from router.package_source import find_installed, package_folder
 from router.references import HubReference, PackageReference, PathReference
@@ -68,7 +68,7 @@ def rm(names: tuple[str, ...], yes: bool, file: Path | None, as_json: bool, **op
 
 def ask(question: str) -> None:
     """Somebody has said yes, else the program ends. Raises: CommandFailed where nobody is there to answer."""
-    if not sys.stdin.isatty():
+    if not is_typed():
         raise CommandFailed("nobody is there to be asked: add --yes to do it", ExitCode.USAGE)
     if not click.confirm(question, default=False, err=True):
         note("nothing was removed")

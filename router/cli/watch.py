@@ -20,6 +20,7 @@ from router.cli.live import follow
 from router.cli.output import CommandFailed, ExitCode
 from router.cli.picture import Picture
 from router.cli.ps_rows import MANY_MODELS
+from router.cli.server import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,6 +32,7 @@ _DRAW_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.1
 """How soon a key, a new size of the terminal and the first picture are noticed."""
 _TRY_AGAIN_S = 1.0
+_AWAY = frozenset({502, 503, 504})
 _QUIT = frozenset("qQ\x1b\x04")
 _ALL = frozenset("aA")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -137,7 +139,7 @@ class Watch:
                             self._picture, self._lost_at_s = fresh, None
                 self._lost("the server has ended the stream")
             except CommandFailed as failed:
-                if failed.exit_code != ExitCode.NO_SERVER or self._picture is None:
+                if self._picture is None or not _may_come_back(failed):
                     self._failure = failed
                     return
                 self._lost(failed.message.partition(". ")[0])
@@ -148,6 +150,13 @@ class Watch:
             self._lost_why = why
             if self._lost_at_s is None:
                 self._lost_at_s = time.monotonic()
+
+
+def _may_come_back(failed: CommandFailed) -> bool:
+    """Return whether another try may help: the server is away, or a proxy before it says so."""
+    if isinstance(failed, Refused):
+        return failed.status in _AWAY
+    return failed.exit_code == ExitCode.NO_SERVER
 
 
 @contextmanager

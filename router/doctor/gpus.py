@@ -62,7 +62,7 @@ _METAL = "-DGGML_METAL=on"
 
 def judge_gpus(signs: GpuSigns, backends: Sequence[str], seen: Sequence[str], rebuild: Rebuild) -> list[Finding]:
     """Return what there is to say of GPUs. `seen`: those that llama.cpp lists, `backends`: what its build has."""
-    findings = [*_closed(signs)]
+    findings = [*_closed(signs, is_seen=bool(seen))]
     if seen:
         findings.append(ok(f"llama.cpp sees {', '.join(seen)}"))
         if signs.has_nvidia and "CUDA" not in backends and "Vulkan" in backends:
@@ -92,9 +92,11 @@ def judge_gpus(signs: GpuSigns, backends: Sequence[str], seen: Sequence[str], re
     return findings + found
 
 
-def _closed(signs: GpuSigns) -> Iterator[Finding]:
-    if signs.closed_nodes:
-        names = ", ".join(signs.closed_nodes)
+def _closed(signs: GpuSigns, *, is_seen: bool) -> Iterator[Finding]:
+    # A GPU that is seen does without the nodes for drawing: CUDA opens none of them.
+    closed = [node for node in signs.closed_nodes if not (is_seen and node.startswith("/dev/dri/"))]
+    if closed:
+        names = ", ".join(closed)
         yield warn(
             f"this user may not open {names}, so that GPU cannot be used",
             "$ sudo usermod -aG video,render $USER",

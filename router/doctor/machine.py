@@ -37,10 +37,10 @@ def check_machine(environ: Mapping[str, str], cache: Path | None = None, *, want
 def check_cache_folder(folder: Path) -> list[Finding]:
     """Return whether fetched models can be kept, and how many more."""
     there = folder
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:  # Path's own raises where it may not look
         there = there.parent
     advice = "set CORRAL_CACHE to a folder that this user may write to"
-    if there == folder and not folder.is_dir():
+    if there == folder and not os.path.isdir(folder):
         return [fail(f"{folder} is to hold fetched models, and is not a folder", advice)]
     try:
         with tempfile.TemporaryFile(dir=there):
@@ -62,8 +62,8 @@ def check_runtime_dir(places: list[Path]) -> Finding:
     for place in places:
         if len(os.fsencode(place)) + _SOCKET_ROOM > MAX_SOCKET_PATH_BYTES:
             reasons.append(f"{place} is too long for the name of a Unix socket")
-        elif not place.is_dir():
-            reasons.append(f"{place} is not there")
+        elif not os.path.isdir(place):
+            reasons.append(f"{place} is not there, or is hidden from this user")
         elif not os.access(place, os.W_OK | os.X_OK):
             reasons.append(f"{place} cannot be written to")
         else:

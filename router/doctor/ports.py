@@ -24,12 +24,14 @@ def check_addresses(environ: Mapping[str, str], own_version: str | None) -> list
     """Return what there is to say of where a server would listen, and of the server that CORRAL_URL names."""
     findings = check_address(environ, own_version)
     if url := environ.get("CORRAL_URL", "").strip():
-        findings.append(_check_url(url.rstrip("/"), own_version))
+        findings.append(_check_url(url.rstrip("/").removesuffix("/v1"), own_version))
     return findings
 
 
 def _check_url(url: str, own_version: str | None) -> Finding:
     """Return whether the server that commands talk to is there."""
+    if not url.startswith(("http://", "https://")):
+        return warn(f"CORRAL_URL={url} is no address of a server", "write it like http://127.0.0.1:8080")
     version, health = _get(f"{url}/api/version"), _get(f"{url}/health")
     if version is None and health is None:
         return warn(f"no server answers at {url}", "CORRAL_URL names it for the commands that talk to a server")
@@ -68,7 +70,7 @@ def _cannot_bind(host: str, port: int) -> int | None:
     """Return the number of the error; None = it is free."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: what cannot be the name of a host
         return errno.EADDRNOTAVAIL
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as sock:

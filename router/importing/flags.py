@@ -121,6 +121,14 @@ def _takes_value(name: str) -> bool:
     return key is None or not isinstance(key.kind, Flag)
 
 
+class _Wrong(ValueError):
+    """A value cannot be taken over; says why."""
+
+
+class _AsUsual(Exception):
+    """llama-server's way to say "whatever is usual": nothing is to be written."""
+
+
 # --- single options ----------------------------------------------------------------------------------------
 
 
@@ -129,13 +137,16 @@ def _option(model: ImportedModel, name: str, value: str | None) -> None:
     key = MODEL_KEYS[name]
     try:
         model.options[name] = _converted(key.kind, value)
-    except ValueError as error:
-        if str(error):
-            model.note(f"{shown(name, value)}: {error}")
+    except _AsUsual:
+        pass
+    except _Wrong as wrong:
+        model.note(f"{shown(name, value)}: {wrong}")
+    except ValueError:
+        model.note(f"{shown(name, value)}: must be a number")
 
 
 def _converted(kind: Any, value: str | None) -> Any:  # noqa: PLR0911, PLR0912 - a ladder of kinds
-    """Return the value in the form that our key takes. Raises: ValueError; without words where none are needed."""
+    """Return the value in the form that our key takes. Raises: _AsUsual, _Wrong; ValueError for what is no number."""
     match kind:
         case Flag():
             return _flag(value)
@@ -144,28 +155,30 @@ def _converted(kind: Any, value: str | None) -> Any:  # noqa: PLR0911, PLR0912 -
                 return value.lower()
             number = int(value or "")
             if number < 0 and kind.minimum >= 0:
-                raise ValueError("")  # llama-server's way to say: whatever is usual
+                raise _AsUsual
             if number == 0 and kind.minimum > 0:
-                raise ValueError("")
+                raise _AsUsual
             if not kind.minimum <= number <= kind.maximum:
-                raise ValueError(f"must be from {kind.minimum} to {kind.maximum} here")
+                raise _Wrong(f"must be from {kind.minimum} to {kind.maximum} here")
             return number
         case Number():
             real = float(value or "")
             if not kind.minimum <= real <= kind.maximum or (kind.is_open and real == kind.minimum):
-                raise ValueError("")
+                if real <= 0:
+                    raise _AsUsual
+                raise _Wrong(f"must be from {kind.minimum:g} to {kind.maximum:g} here")
             return int(real) if real.is_integer() else real
         case Choice():
             word = (value or "on").lower()
             if kind.flags:
                 word = kind.flags[True] if word in ON else kind.flags[False] if word in OFF else word
             if word not in kind.values:
-                raise ValueError(f"must be one of {', '.join(kind.values)} here")
+                raise _Wrong(f"must be one of {', '.join(kind.values)} here")
             return word
         case Proportions():
             numbers = [float(part) for part in re.split(r"[,/]", value or "")]
             if not all(map(math.isfinite, numbers)):
-                raise ValueError("must be a list of numbers")
+                raise _Wrong("must be a list of numbers")
             return [int(number) if number.is_integer() else number for number in numbers]
         case _:
             return value
@@ -176,7 +189,7 @@ def _flag(value: str | None) -> bool:
         return True
     if value.lower() in OFF:
         return False
-    raise ValueError("must be true or false")
+    raise _Wrong("must be true or false")
 
 
 def _request_number(

@@ -20,6 +20,7 @@ from router.catalog_keys import REMOTE_KEYS
 from router.importing.flag_names import canonical
 from router.importing.flags import apply_options, read_words
 from router.importing.imported import Imported, ImportedModel, NotImportable
+from router.importing.special_flags import SECRETIVE, USER
 
 _MACRO = re.compile(r"\$\{([^}]+)\}")
 _MAX_DEPTH = 20
@@ -27,7 +28,6 @@ _PROGRAMS: Final = ("llama-server", "llama-server.exe", "llama_server")
 _CONTAINERS: Final = ("docker", "podman")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRETIVE = re.compile("TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
 _DEVICE_VARIABLES: Final = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"})
 
 _TOP_IGNORED: Final[Mapping[str, str]] = {
@@ -79,7 +79,7 @@ def read_llama_swap(text: str) -> Imported:
 def _parsed(text: str) -> Mapping[str, Any]:
     try:
         root = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
         raise NotImportable(f"it is no YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise NotImportable("it is nested too deeply") from None
@@ -168,7 +168,7 @@ class _Reader:
         if not command:
             proxy = self._raw.get("proxy")
             if proxy:
-                model.options["url"] = _address(self._expanded(proxy))
+                _set_address(model, self._expanded(proxy))
             else:
                 model.note("it has no `cmd`")
             return
@@ -179,7 +179,8 @@ class _Reader:
         except ValueError as error:
             model.note(f"cmd cannot be read: {error}")
             return
-        first = PurePath(words[0]).name if words else ""
+        # Not the variables before it: one may hold a secret.
+        first = next((PurePath(word).name for word in words if not _ASSIGNMENT.match(word)), "")
         at = _program(words)
         if at is None:
             model.note(
@@ -212,7 +213,7 @@ class _Reader:
             if name.startswith("LLAMA_ARG_"):
                 options.append((canonical(name), value))
                 continue
-            if _SECRETIVE.search(name):
+            if SECRETIVE.search(name):
                 self._model.note(f"env {name}: not copied, because it looks like a secret")
                 continue
             if name in _DEVICE_VARIABLES:
@@ -240,20 +241,39 @@ class _Reader:
             return
         strip = filters.get("stripParams") or filters.get("strip_params")
         names = [name.strip() for name in str(strip or "").split(",") if name.strip()]
-        dropped = [name for name in names if name not in ROUTER_OWNED]
+        dropped = self._allowed("stripParams", names)
         if dropped:
             self._model.options.setdefault("request", {})["drop"] = dropped
-        for name, value in _rules(filters.get("setParams")):
+        for name, value in self._rules("setParams", filters.get("setParams")):
             self._model.set_request("force", name, value)
         by_id = filters.get("setParamsByID")
         for alias, raw in by_id.items() if isinstance(by_id, Mapping) else ():
-            force = dict(_rules(raw))
+            force = dict(self._rules("setParamsByID", raw))
             name = re.sub(r"\s+", "-", self._expanded(alias))
-            if force and name != self._model.name:
+            if name == self._model.name:
+                self._model.note(
+                    f"setParamsByID: {', '.join(force)} held for the model's own name alone; `request: {{force: …}}` "
+                    "holds for its aliases too"
+                )
+            elif force:
                 self._model.add_aliases({name: {"request": {"force": force}}})
         for key in filters:
             if key not in ("stripParams", "strip_params", "setParams", "setParamsByID"):
                 self._model.note(f"filters.{key}: not known here")
+
+    def _rules(self, key: str, raw: Any) -> Iterator[tuple[str, Any]]:
+        """Yield what requests are to have, as far as a rule may name it."""
+        if isinstance(raw, Mapping):
+            given = {str(name): value for name, value in raw.items()}
+            yield from ((name, given[name]) for name in self._allowed(key, list(given)))
+
+    def _allowed(self, key: str, names: Sequence[str]) -> list[str]:
+        # llama-swap itself lets no filter touch `model`.
+        if owned := [name for name in names if name in ROUTER_OWNED and name != "model"]:
+            self._model.note(
+                f"filters.{key}: {', '.join(owned)} is read before any rule applies here, and was left out"
+            )
+        return [name for name in names if name not in ROUTER_OWNED]
 
 
 def _program(words: Sequence[str]) -> int | None:
@@ -265,11 +285,6 @@ def _program(words: Sequence[str]) -> int | None:
     if found is None and names[:1] and names[0] in _CONTAINERS:
         return next((at for at, word in enumerate(words) if "llama" in word and not word.startswith("-")), None)
     return found
-
-
-def _rules(raw: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(raw, Mapping):
-        yield from ((str(name), value) for name, value in raw.items() if name not in ROUTER_OWNED)
 
 
 # --- the rest of the file ----------------------------------------------------------------------------------
@@ -323,7 +338,7 @@ def _peers(raw: Any) -> list[ImportedModel]:
             continue
         for name in _list(entry.get("models")):
             model = ImportedModel(re.sub(r"\s+", "-", str(name)))
-            model.options["url"] = _address(str(entry["proxy"]))
+            _set_address(model, str(entry["proxy"]))
             if model.name != name:
                 model.options["url_model"] = str(name)
             if entry.get("apiKey"):
@@ -340,9 +355,12 @@ def _peer_key(model: ImportedModel, peer: str, key: str) -> None:
         model.note(f"its key was not copied, because it is a secret: put it into the variable {name}")
 
 
-def _address(proxy: str) -> str:
-    address = proxy.rstrip("/")
-    return address if address.endswith("/v1") else f"{address}/v1"
+def _set_address(model: ImportedModel, proxy: str) -> None:
+    """The model is answered for by the server at `proxy`."""
+    address = USER.sub(r"\1", proxy.rstrip("/"))
+    if address != proxy.rstrip("/"):
+        model.note("the user and password in its address were not copied; a key stands in `url_key_env`'s variable")
+    model.options["url"] = address if address.endswith("/v1") else f"{address}/v1"
 
 
 def _list(value: Any) -> list[Any]:

@@ -87,7 +87,7 @@ def _apply(model: ImportedModel, word: str, value: str) -> None:
 def _from(model: ImportedModel, value: str) -> None:
     if value.startswith("hf.co/") or value.startswith("huggingface.co/"):
         repo, _, quant = value.partition("/")[2].partition(":")
-        model.options["model"] = f"hf:{repo}:{quant or 'Q4_K_M'}"
+        model.options["model"] = f"hf:{repo}:{'Q4_K_M' if quant in ('', 'latest') else quant}"
     elif value.lower().endswith(".gguf") or "/blobs/sha256-" in value or value.startswith(("/", "./", "../", "~")):
         model.options["model"] = value
         if "/blobs/" in value:

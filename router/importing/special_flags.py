@@ -16,6 +16,10 @@ from router.importing.imported import ImportedModel
 ON: Final = frozenset({"1", "true", "on", "yes", "enabled"})
 OFF: Final = frozenset({"0", "false", "off", "no", "disabled", "never"})
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+SECRETIVE = re.compile("TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Names of what may hold a secret."""
+USER = re.compile(r"^(\w+://)[^/@]*@")
+"""Of an address."""
 _MAX_DRAFTS: Final = 32
 """Of `draft_max`."""
 
@@ -35,7 +39,7 @@ def _gpu_layers(model: ImportedModel, value: str, _: list[str]) -> None:
 
 
 def _aliases(model: ImportedModel, value: str, _: list[str]) -> None:
-    model.add_aliases({name.strip(): None for name in value.split(",") if name.strip()})
+    model.add_aliases({re.sub(r"\s+", "-", name.strip()): None for name in value.split(",") if name.strip()})
 
 
 def _predict(model: ImportedModel, value: str, _: list[str]) -> None:
@@ -187,9 +191,12 @@ def _timeout(model: ImportedModel, _: str, __: list[str]) -> None:
 
 
 def shown(name: str, value: str | None) -> str:
-    """Return an option with its value as it stood on a command line, short enough for a note."""
+    """Return an option with its value as it stood on a command line, short enough for a note, and without a secret."""
     flag = f"--{name.replace('_', '-')}"
-    return flag if value is None else f"{flag} {value if len(value) <= 60 else value[:60] + '…'}"
+    if value is None or SECRETIVE.search(name):
+        return flag
+    value = USER.sub(r"\1…@", value)
+    return f"{flag} {value if len(value) <= 60 else value[:60] + '…'}"
 
 
 def hub_reference(repo: str, file: str | None) -> str:

@@ -24,14 +24,30 @@ let askForKey = null;
 let asking = null;
 const forbiddenListeners = new Set();
 
+let keyOfPage = ""; // where the browser lets the page store nothing
+
 /** The key that is sent with every request; "" = none. */
 export function key() {
-  return sessionStorage.getItem(KEY_NAME) ?? "";
+  try {
+    return sessionStorage.getItem(KEY_NAME) ?? keyOfPage;
+  } catch {
+    return keyOfPage;
+  }
 }
 
 export function setKey(value) {
-  if (value) sessionStorage.setItem(KEY_NAME, value);
-  else sessionStorage.removeItem(KEY_NAME);
+  keyOfPage = value;
+  try {
+    if (value) sessionStorage.setItem(KEY_NAME, value);
+    else sessionStorage.removeItem(KEY_NAME);
+  } catch {
+    // it lasts as long as the page
+  }
+}
+
+/** Whether a text can be a key: a header takes nothing but visible ASCII. */
+export function canBeKey(text) {
+  return /^[!-~]+$/.test(text);
 }
 
 /** `ask(message)` is called when the server wants a key; its promise gives the key, or null if the person gives up. */
@@ -220,10 +236,16 @@ function broken(error) {
   return new ApiError(0, "connection_lost", "The connection broke off.");
 }
 
-function pause(ms, signal) {
+/** Resolves after `ms`, or as soon as `signal` aborts. */
+export function pause(ms, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal.addEventListener("abort", end, { once: true });
   });
 }
 

@@ -221,7 +221,12 @@ function makeKeyForm() {
 
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    finish(input.value.trim() || null);
+    const given = input.value.trim();
+    if (given && !api.canBeKey(given)) {
+      setText(byId("key-problem"), "This cannot be a key: it has blanks or characters in it that no key has.");
+      setHidden(byId("key-problem"), false);
+      input.focus();
+    } else finish(given || null);
   });
   byId("key-cancel").addEventListener("click", () => finish(null));
   dialog.addEventListener("cancel", () => finish(null));

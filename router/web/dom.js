@@ -70,11 +70,17 @@ export function replace(node, ...children) {
 /** Make `parent`'s children the nodes for `items`, in their order, keeping the nodes of items that stay.
  *  `make(item)` returns `{node, update(item)}`; `kept` is a Map that the caller holds between calls. */
 export function keyed(parent, kept, items, keyOf, make) {
-  const wanted = new Set();
+  const wanted = new Set(items.map(keyOf));
+  // First what goes: else every row behind it would be moved, and lose the focus.
+  for (const [key, row] of kept) {
+    if (!wanted.has(key)) {
+      row.node.remove();
+      kept.delete(key);
+    }
+  }
   let place = parent.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
-    wanted.add(key);
     let row = kept.get(key);
     if (!row) {
       row = make(item);
@@ -83,12 +89,6 @@ export function keyed(parent, kept, items, keyOf, make) {
     row.update(item);
     if (row.node === place) place = place.nextElementSibling;
     else parent.insertBefore(row.node, place);
-  }
-  for (const [key, row] of kept) {
-    if (!wanted.has(key)) {
-      row.node.remove();
-      kept.delete(key);
-    }
   }
 }
 

@@ -4,7 +4,6 @@ export const UNKNOWN = "–";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const two = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const full = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -18,18 +17,13 @@ export function count(value) {
   return isUnknown(value) ? UNKNOWN : whole.format(value);
 }
 
-/** Bytes in binary units: "98.2 MiB". */
+/** Bytes in decimal units, as everywhere in Corral: "98 MB", "1.3 GB". */
 export function bytes(value) {
   if (isUnknown(value)) return UNKNOWN;
-  let amount = Math.abs(value);
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  while (amount >= 1023.95 && unit < units.length - 1) {
-    amount /= 1024;
-    unit += 1;
-  }
-  const digits = unit === 0 || amount >= 100 ? whole : amount >= 10 ? one : two;
-  return `${value < 0 ? "-" : ""}${digits.format(amount)} ${units[unit]}`;
+  const amount = Math.abs(value);
+  if (amount >= 1e9) return `${one.format(value / 1e9)} GB`;
+  if (amount >= 1e6 || amount === 0) return `${whole.format(value / 1e6)} MB`;
+  return `${whole.format(value / 1e3)} kB`;
 }
 
 /** Seconds at the precision that people need: "84 ms", "3.2 s", "2 min 5 s", "3 h 12 min", "2 d 4 h". */

@@ -17,6 +17,7 @@ from tests.browser.conftest import chromium_path
 from tests.browser.playground import ask, ended, option, playground
 from tests.browser.tabs import Tab
 from tests.browser.talk import chat, chatting
+from tests.browser.terminal_picture import running
 from tests.support.models import smollm2_path
 from tests.support.real_server import real_server
 from tests.support.tiny_gguf import write_truncated
@@ -74,11 +75,12 @@ def at_work(browser: Browser, url: str) -> None:
         "overview-dark": Tab(browser, url, dark=True).open(),
         "overview-phone": Tab(browser, url, width=390).open(),
     }
-    with chatting(url, num=9):
+    with chatting(url, num=9), running(["ps", "--watch"], {"CORRAL_URL": url}) as screen:
         tabs["overview"].page.wait_for_timeout(WATCHED_MS)
         tabs["overview"].page.locator(".queue-table tbody tr").first.wait_for()
         for name, tab in tabs.items():
             take(tab.page, name, full=name != "overview-phone")
+        (IMAGES / "ps-watch.png").write_bytes(screen.picture(browser))
     for tab in tabs.values():
         tab.context.close()
 

@@ -6,6 +6,7 @@ Looks at the page; what `/admin/logs` answers is tested elsewhere.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.tabs import WIDTHS, WITHIN_MS, OpenTab
 from tests.browser.talk import Line, chat
+from tests.fakes.corral_http import Reply, fake_corral
 from tests.support.models import smollm2_path
 from tests.support.real_server import RealServer, real_server
 
@@ -132,6 +134,17 @@ def test_a_line_that_breaks_is_joined_again_without_doubling_lines(server: RealS
     expect(lines(page, "listening")).to_have_count(1)
 
 
+def test_a_proxy_that_finds_no_server_for_a_while_is_waited_for(server: RealServer, open_tab: OpenTab) -> None:
+    tab = open_tab(server.url)
+    tab.allow("status of 502")
+    page = tab.open("configuration").page
+    away = [502, 502]
+    page.route(LOGS, lambda route: route.fulfill(status=away.pop()) if away else route.continue_())
+    page.get_by_role("tab", name="Logs").click()
+    expect(lines(page, "listening")).to_have_count(1)
+    assert away == []
+
+
 def test_a_page_that_comes_back_too_late_says_that_lines_may_be_missing(server: RealServer, open_tab: OpenTab) -> None:
     page = open_tab(server.url).open("configuration").page
     bodies = ["one\ntwo\n", "two\nthree\n", "nine\nten\n"]
@@ -140,6 +153,21 @@ def test_a_page_that_comes_back_too_late_says_that_lines_may_be_missing(server: 
     expect(page.locator(".log-line")).to_have_text(
         ["one", "two", "three", "[this page was away for a while: lines may be missing here]", "nine", "ten"]
     )
+
+
+def test_a_long_log_that_comes_in_pieces_is_not_doubled(server: RealServer, open_tab: OpenTab) -> None:
+    page = open_tab(server.url).open("configuration").page
+    told = ["".join(f"line {number}\n" for number in range(at, at + 300)).encode() for at in (0, 300, 600)]
+    ends = threading.Event()
+    with fake_corral() as fake:
+        again = Reply(200, [*told, b"the new one\n"], "text/plain", hold=ends, gap_s=0.02)
+        fake.answers("GET", "/admin/logs", Reply(200, told, "text/plain"), again)
+        page.route(LOGS, lambda route: route.continue_(url=f"{fake.url}/admin/logs"))
+        page.get_by_role("tab", name="Logs").click()
+        expect(lines(page, "the new one")).to_have_count(1)
+        expect(page.locator(".log-line")).to_have_count(901)
+        expect(page.locator(".log-note")).to_have_count(0)
+        ends.set()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from router.cli.formats import size
 from tests.browser.tabs import WIDTHS, OpenTab, Tab
 from tests.browser.talk import Line
 from tests.support.models import smollm2_path
@@ -35,6 +36,58 @@ def server(folder: Path) -> Iterator[RealServer]:
     models = {"smollm2": {"model": str(smollm2_path()), "context": 256, "slots": 1}}
     with real_server(folder, models, env=keys) as server:
         yield server
+
+
+def test_a_key_that_cannot_be_sent_is_told_in_the_form(server: RealServer, open_tab: OpenTab) -> None:
+    tab = open_tab(server.url).open()
+    tab.allow(REFUSED)
+    tab.page.get_by_label("API key").fill("schlüssel")
+    tab.page.get_by_role("button", name="Use this key").click()
+    expect(tab.page.locator("#key-problem")).to_contain_text("This cannot be a key")
+    tab.page.get_by_label("API key").fill(ADMIN)
+    tab.page.get_by_role("button", name="Use this key").click()
+    tab.wait_live()
+
+
+def test_the_page_works_where_the_browser_stores_nothing(server: RealServer, open_tab: OpenTab) -> None:
+    tab = open_tab(server.url)
+    tab.allow(REFUSED)
+    closed = "get() { throw new DOMException('storage is off', 'SecurityError') }"
+    for name in ("localStorage", "sessionStorage"):
+        tab.context.add_init_script(f"Object.defineProperty(window, '{name}', {{ {closed} }})")
+    tab.open()
+    tab.page.get_by_label("API key").fill(ADMIN)
+    tab.page.get_by_role("button", name="Use this key").click()
+    tab.wait_live()
+    tab.page.get_by_role("tab", name="Playground").click()
+    expect(tab.page.get_by_role("textbox", name="Message")).to_be_visible()
+    tab.page.get_by_label("Temperature").fill("1")
+    tab.page.evaluate("dispatchEvent(new Event('pagehide'))")  # the conversation would be kept now
+
+
+def test_sizes_are_written_as_on_the_command_line(server: RealServer, open_tab: OpenTab) -> None:
+    page = open_tab(server.url, key=ADMIN).open().page
+    amounts = [0, 999, 1500, 999_499, 98_300_000, 999_499_999, 1_000_000_000, 25_349_000_000, -2_600_000]
+    shown = "(amounts) => import('/ui/formats.js').then(({ bytes }) => amounts.map(bytes))"
+    assert page.evaluate(shown, amounts) == [size(amount) for amount in amounts]
+    assert page.evaluate(shown, [None]) == ["–"]
+
+
+def test_a_row_that_goes_leaves_the_focus_in_those_behind_it(server: RealServer, open_tab: OpenTab) -> None:
+    page = open_tab(server.url, key=ADMIN).open().page
+    assert page.evaluate(
+        """async () => {
+            const { keyed } = await import('/ui/dom.js');
+            const box = document.body.appendChild(document.createElement('div'));
+            const kept = new Map();
+            const make = () => ({ node: document.createElement('button'), update() {} });
+            const draw = (items) => keyed(box, kept, items, (item) => item, make);
+            draw([1, 2, 3]);
+            kept.get(3).node.focus();
+            draw([2, 3, 4]);
+            return document.activeElement === kept.get(3).node && box.childElementCount === 3;
+        }"""
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -111,6 +111,7 @@ async def test_many_clients_at_once_each_get_their_own(client: openai.AsyncOpenA
     await asyncio.gather(*(call(number) for number in range(32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "num_texts"), [("mini", 64), ("smol", 12)])
 async def test_vector_is_the_same_in_every_batch_and_order_is_kept(
     client: openai.AsyncOpenAI, model: str, num_texts: int

@@ -95,6 +95,7 @@ def json_form(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": schema}}
 
 
+@pytest.mark.slow
 async def test_hot_answers_are_valid_under_their_schema_or_marked_as_cut(api: Api) -> None:
     answers = await asyncio.gather(
         *(ask(api, response_format=json_form(PERSON), seed=seed, **HOT) for seed in range(8))
@@ -126,6 +127,7 @@ async def test_every_kind_of_form_holds(api: Api, fields: dict[str, Any], patter
             assert re.fullmatch(pattern, choice["message"]["content"])
 
 
+@pytest.mark.slow
 async def test_same_seed_gives_the_same_answer_streamed_and_whole_and_without_drafts(api: Api) -> None:
     asked = {"response_format": json_form(PERSON), "seed": 5, "temperature": 1.0, "reproducible": True}
     whole = await ask(api, **asked)
@@ -133,6 +135,7 @@ async def test_same_seed_gives_the_same_answer_streamed_and_whole_and_without_dr
     assert "".join(one["delta"].get("content") or "" for one in streamed) == whole["choices"][0]["message"]["content"]
 
 
+@pytest.mark.slow
 async def test_forced_calls_are_valid_and_streamed_as_they_come(api: Api) -> None:
     forced = {"type": "function", "function": {"name": "add_person"}}
     streamed, _ = await deltas(api, tools=[OTHER, TOOL], tool_choice=forced, seed=3, **HOT)
@@ -146,6 +149,7 @@ async def test_forced_calls_are_valid_and_streamed_as_they_come(api: Api) -> Non
     jsonschema.validate(json.loads(arguments), PERSON)
 
 
+@pytest.mark.slow
 async def test_required_means_at_least_one_call_and_none_means_none(api: Api) -> None:
     tools = {"tools": [TOOL, OTHER], "seed": 1}
     required = await ask(api, tool_choice="required", parallel_tool_calls=False, **tools, **HOT)

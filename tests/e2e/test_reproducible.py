@@ -48,6 +48,7 @@ async def test_twenty_runs_under_varied_load_give_the_same_tokens_and_logprobs()
     assert all(pick.logprob is not None and len(pick.top) == 2 for pick in picks)
 
 
+@pytest.mark.slow
 async def test_clients_get_the_same_log_probabilities_alone_and_beside_others(api: Api) -> None:
     prompt = "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is"
     wanted = {"seed": 5, "temperature": 0.8, "logprobs": 2, "reproducible": True}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
     """Set = the reply ends."""
+    gap_s: float = 0.0
+    """Between two pieces, so that a client gets them apart."""
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
@@ -125,6 +128,8 @@ def fake_corral() -> Iterator[FakeCorral]:
             with contextlib.suppress(OSError):
                 for piece in reply.pieces:
                     self._write(piece)
+                    if reply.gap_s:
+                        time.sleep(reply.gap_s)
                 if reply.hold is not None:
                     reply.hold.wait()
                 self._write(b"")

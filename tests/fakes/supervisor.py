@@ -235,12 +235,15 @@ class FakeSupervisor:
 
     def snapshot(self) -> FleetSnapshot:
         self.num_snapshots += 1
-        views = {name: self.views.get(name) or make_view(name) for name in self.catalog.models}
+        views = {}
         for name, spec in self.catalog.models.items():
-            pin = self.pin_orders.get(name)
-            pinned = spec.pin if pin is None else pin
-            if pinned or pin is not None:
-                views[name] = replace(views[name], is_pinned=pinned, is_pin_ordered=pin is not None)
+            if spec.remote is not None:
+                continue  # other servers' models are not the fleet's
+            view, pin = self.views.get(name) or make_view(name), self.pin_orders.get(name)
+            if spec.pin or pin is not None:
+                is_pinned = spec.pin if pin is None else pin
+                view = replace(view, is_pinned=is_pinned, is_pin_ordered=pin is not None)
+            views[name] = view
         return FleetSnapshot(views, self.is_shutting_down, self.devices)
 
     def status(self, worker: WorkerId) -> WorkerStatus | None:

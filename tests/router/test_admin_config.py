@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from router import admin_config as routes_room
 from router import config_editor as room
 from router.admin_config import CONFIG_EDITOR
 from router.catalog_problems import CatalogError, Problem
+from router.errors import ShuttingDown
 from router.watcher import look
 from tests.support.http_side import HttpSide, http_side
+from tests.support.served import until
 
 KEYS = {"api_keys": "user", "admin_keys": "root"}
 TWO = "models:\n  smol: {model: smol.gguf, aliases: [gpt]}\n  gem: gem.gguf\n"
@@ -131,14 +134,22 @@ async def test_the_second_of_two_edits_at_once_is_refused() -> None:
 async def test_text_with_mistakes_is_refused_with_their_places_and_nothing_is_written() -> None:
     async with http_side(allow_config_edits=True) as side:
         digest = write(side, TWO)
+        before = file_of(side).stat()
         status, reply = await put(side, BROKEN, digest)
         assert (status, reply["success"]) == (422, False)
         assert [(one["where"], one["line"], one["column"]) for one in reply["errors"]] == [("models.smol.slotz", 2, 28)]
         assert file_of(side).read_text() == TWO
+        assert file_of(side).stat().st_ino == before.st_ino, "not even for a moment"
         assert side.reloader.refused is None
 
 
-async def test_the_old_text_comes_back_when_the_new_one_cannot_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(CatalogError([Problem("", "the disk is on fire")]), 422), (ShuttingDown("the server is stopping"), 503)],
+)
+async def test_the_old_text_comes_back_when_the_new_one_cannot_be_taken_over(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, expected: int
+) -> None:
     async with http_side(allow_config_edits=True) as side:
         digest = write(side, TWO)
         reload, seen = side.reloader.reload, []
@@ -146,14 +157,50 @@ async def test_the_old_text_comes_back_when_the_new_one_cannot_be_taken_over(mon
         async def fail_once(why: str) -> Any:
             seen.append(file_of(side).read_text())
             if len(seen) == 1:
-                raise CatalogError([Problem("", "the disk is on fire")])
+                raise error
             return await reload(why)
 
         monkeypatch.setattr(side.reloader, "reload", fail_once)
         status, reply = await put(side, THREE, digest)
-        assert (status, reply["errors"][0]["message"]) == (422, "the disk is on fire")
+        assert status == expected, reply
         assert seen == [THREE, TWO]
         assert file_of(side).read_text() == TWO
+
+
+async def test_the_old_text_does_not_take_the_place_of_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_side(allow_config_edits=True) as side:
+        digest, texts = write(side, TWO), [TWO + "# by hand\n"]
+
+        async def fail(_: str) -> Any:
+            for text in texts[:1]:
+                write(side, text)
+            texts.clear()
+            raise CatalogError([Problem("", "the disk is on fire")])
+
+        monkeypatch.setattr(side.reloader, "reload", fail)
+        assert (await put(side, THREE, digest))[0] == 422
+        assert file_of(side).read_text() == TWO + "# by hand\n"
+
+
+async def test_edit_goes_on_when_its_client_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_side(allow_config_edits=True) as side:
+        digest, check, may_go_on = write(side, TWO), side.reloader.check, asyncio.Event()
+        is_checked = asyncio.Event()
+
+        async def slow_check(text: str) -> Any:
+            is_checked.set()
+            await may_go_on.wait()
+            return await check(text)
+
+        monkeypatch.setattr(side.reloader, "check", slow_check)
+        assert side.client.app is not None
+        asked = asyncio.create_task(side.client.app[CONFIG_EDITOR].save(THREE, digest))
+        await is_checked.wait()
+        asked.cancel()
+        await asyncio.wait({asked})
+        may_go_on.set()
+        await until(lambda: "new" in side.supervisor.catalog.models, what="the edit is in force")
+        assert file_of(side).read_text() == THREE
 
 
 async def test_file_keeps_its_mode_and_a_link_its_target() -> None:
@@ -243,12 +290,36 @@ async def test_check_warns_of_models_that_could_not_be_used() -> None:
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({"text": 5, "sha256": ""}, "text"), ({"text": TWO}, "sha256"), ({"text": TWO, "sha256": "", "x": 1}, "x")],
+    [
+        ({"text": 5, "sha256": ""}, "text"),
+        ({"text": "half a pair \ud800", "sha256": ""}, None),
+        ({"text": TWO}, "sha256"),
+        ({"text": TWO, "sha256": "", "x": 1}, "x"),
+    ],
 )
-async def test_body_that_is_not_understood_is_refused(body: Any, param: str) -> None:
+async def test_body_that_is_not_understood_is_refused(body: Any, param: str | None) -> None:
     async with http_side(allow_config_edits=True) as side:
         reply = await side.client.put("/admin/config", json=body)
         assert (reply.status, (await reply.json())["error"]["param"]) == (400, param)
+
+
+async def test_text_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_room, "MAX_CATALOG_BYTES", len(TWO))
+    async with http_side(allow_config_edits=True) as side:
+        digest = write(side, TWO)
+        assert [(await put(side, text, digest))[0] for text in (THREE, TWO)] == [413, 200]
+
+
+@pytest.mark.parametrize("refused", ["models.yaml", ""])
+async def test_file_that_the_server_may_not_write_says_so(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_side(allow_config_edits=True) as side:
+        digest = write(side, TWO)
+        place = (side.folder / refused).resolve()
+        monkeypatch.setattr(room.os, "access", lambda path, _: path != place)
+        told = await shown(side)
+        assert (told["text"], told["is_editable"]) == (TWO, False)
+        assert f"may not write {'' if refused else 'in the folder '}{place}" in told["why_not"]
+        assert (await put(side, THREE, digest))[0] == 403
 
 
 @pytest.mark.parametrize(

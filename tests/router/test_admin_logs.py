@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from router.auth import ALL_SCOPES, Grant, KeyRing
 from router.events import WorkerId
 from router.log_tail import LogTail
 from router.logs import TextFormatter
 from router.recent_log import MAX_LINES, RecentLog
+from router.services import SERVICES
 from tests.support.http_side import HttpSide, http_side, make_catalog, make_spec
 
 FIRST, SECOND = WorkerId("smol", 0, 1), WorkerId("smol", 1, 1)
@@ -93,6 +95,18 @@ async def test_only_a_key_of_scope_admin_reads_logs() -> None:
         for key, status in (("user", 403), ("prom", 403), ("root", 200)):
             reply = await side.client.get("/admin/logs?model=smol", headers={"x-api-key": key})
             assert reply.status == status
+
+
+async def test_follower_whose_key_is_taken_away_gets_no_more_lines() -> None:
+    async with http_side(keys={"admin_keys": "root"}) as side:
+        log = given_log(side, FIRST, "old")
+        url = "/admin/logs?model=smol&follow=true"
+        async with side.client.get(url, headers={"x-api-key": "root"}) as reply:
+            assert await asyncio.wait_for(reply.content.readline(), 10) == b"old\n"
+            assert side.client.app is not None
+            side.client.app[SERVICES].keys.adopt(KeyRing([(b"", Grant("new", ALL_SCOPES))]))
+            log.feed(b"secret\n")
+            assert await asyncio.wait_for(reply.content.read(), 10) == b""
 
 
 async def test_follower_gets_what_was_and_then_every_new_line() -> None:

@@ -131,3 +131,43 @@ def test_admin_scope_includes_the_others(tmp_path: Path) -> None:
     user.require(Scope.METRICS, Scope.INFERENCE)
     with pytest.raises(Forbidden, match="`admin`"):
         user.require(Scope.ADMIN)
+
+
+def test_key_that_is_gone_or_may_less_than_before_no_longer_holds(tmp_path: Path) -> None:
+    ring = make_ring(tmp_path, api_keys="user", admin_keys="root")
+    root, user = ring.check({"x-api-key": "root"}), ring.check({"x-api-key": "user"})
+    for keys, holds in (
+        ({"api_keys": "user", "admin_keys": "root"}, [True, True]),
+        ({"api_keys": "other, user", "admin_keys": "new"}, [False, True]),
+        ({"api_keys": "root"}, [False, False]),
+        ({}, [True, True]),
+    ):
+        ring.adopt(make_ring(tmp_path, **keys))
+        assert [ring.still_grants(root), ring.still_grants(user)] == holds, keys
+
+
+def test_who_came_without_a_key_may_not_go_on_once_there_are_keys(tmp_path: Path) -> None:
+    ring = KeyRing()
+    nobody = ring.check({})
+    ring.adopt(make_ring(tmp_path, api_keys="user"))
+    assert not ring.still_grants(nobody)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("~nobody-of-that-name/key", "home directory"),
+        ("/dev/zero", "not a regular file"),
+        ("/nowhere/key", "No such file"),
+    ],
+)
+def test_file_of_a_key_that_cannot_be_read_says_why(tmp_path: Path, path: str, words: str) -> None:
+    with pytest.raises(KeyProblem) as problem:
+        make_ring(tmp_path, keys=(KeySpec("team", file=Path(path)),))
+    assert words in str(problem.value)
+    assert "keys.team" in str(problem.value)
+
+
+def test_file_without_an_end_is_no_file_of_keys(tmp_path: Path) -> None:
+    with pytest.raises(KeyProblem, match="larger than 1 MiB"):
+        make_ring(tmp_path, api_key_file=Path("/dev/zero"))

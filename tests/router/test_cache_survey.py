@@ -143,3 +143,18 @@ def test_what_is_gone_already_is_no_failure(tmp_path: Path) -> None:
     entry = only(tmp_path, CacheKind.PROMPTS)
     path.unlink()
     remove(entry)
+
+
+def test_what_was_changed_after_it_was_looked_at_stays(tmp_path: Path) -> None:
+    folder = fetched(tmp_path)
+    prompt = prompts_folder(tmp_path) / "a.kv"
+    prompt.write_bytes(b"123")
+    (folder / ".partial").mkdir()
+    entries = survey(tmp_path)
+    later_s = time.time() + 60
+    for path in (folder / "source.json", prompt, folder / ".partial"):
+        os.utime(path, (later_s, later_s))
+    for entry in entries:
+        with pytest.raises(InUse, match="in the meantime"):
+            remove(entry)
+    assert len(survey(tmp_path)) == len(entries) == 3

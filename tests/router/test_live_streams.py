@@ -108,13 +108,13 @@ async def test_stop_of_the_server_ends_all_streams() -> None:
 
 
 @asynccontextmanager
-async def deaf_client(box: Outbox) -> AsyncIterator[asyncio.Future[None]]:
+async def deaf_client(box: Outbox, max_stall_s: float | None = None) -> AsyncIterator[asyncio.Future[None]]:
     """A client that has asked and reads nothing; yields what ends with its reply, which fills every buffer."""
     ended = asyncio.get_running_loop().create_future()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
-            return await write_until_left(request, box, "text/plain")
+            return await write_until_left(request, box, "text/plain", max_stall_s=max_stall_s)
         finally:
             ended.set_result(None)
 
@@ -140,6 +140,13 @@ async def test_client_that_reads_nothing_is_cut_off_once_too_much_waits_for_it()
         box.push(b"y" * 200_000)
         assert box.is_closed
         await asyncio.wait_for(ended, 10)
+
+
+async def test_client_that_reads_nothing_is_cut_off_after_a_while_where_that_is_wanted() -> None:
+    box = Outbox(left_out=None)
+    async with deaf_client(box, max_stall_s=1.0) as ended:
+        await asyncio.wait_for(ended, 10)
+        assert box.is_closed
 
 
 async def test_stop_waits_for_no_client_that_reads_nothing() -> None:

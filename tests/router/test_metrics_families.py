@@ -57,6 +57,11 @@ def test_what_has_changed_is_shown() -> None:
     assert gauge.text == b"g -1.0\n"
 
 
+@pytest.mark.parametrize(("text", "shown"), [("a\\b", "a\\\\b"), ('a"b', 'a\\"b'), ("a\nb", "a\\nb")])
+def test_what_would_end_a_label_is_escaped(text: str, shown: str) -> None:
+    assert Number("g", {"a": text}, 1).text == f'g{{a="{shown}"}} 1.0\n'.encode()
+
+
 def test_the_last_exemplar_of_each_bucket_is_shown() -> None:
     histograms = Histograms("h", "Help.", (1.0, 2.0))
     for request_id, value in (("r1", 0.5), ("r2", 0.7), ("r3", 9.0)):

@@ -139,6 +139,11 @@ def test_what_is_held_for_clients_is_shown() -> None:
     assert len(list(client_families(set(), HeldForClients({}, 0, 0, 0)))) == 4
 
 
+async def test_a_request_that_has_got_nothing_yet_is_no_open_stream() -> None:
+    async with http_side() as side:
+        assert 'corral_open_streams{kind="answers"} 0.0' in await (await side.client.get("/metrics")).text()
+
+
 # --- the routes -------------------------------------------------------------------------------------------
 
 

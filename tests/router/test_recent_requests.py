@@ -44,7 +44,14 @@ def test_record_has_what_the_account_knows_and_null_for_what_nobody_knows() -> N
     assert unknown >= {"model", "ttft_s", "prompt_tokens", "cached_tokens", "tokens_per_second", "finish"}
 
 
-@pytest.mark.parametrize("timings", [{"predicted_n": 0, "predicted_ms": 0.0, "predicted_per_second": 0.0}, {"x": 1}])
+@pytest.mark.parametrize(
+    "timings",
+    [
+        {"predicted_n": 0, "predicted_ms": 0.0, "predicted_per_second": 0.0},
+        {"predicted_n": 1, "predicted_ms": 0.0, "predicted_per_second": 0.0},
+        {"x": 1},
+    ],
+)
 def test_speed_of_an_answer_without_tokens_is_unknown_and_not_0(timings: dict[str, float]) -> None:
     account = Account("r", CHAT, 0.0, timings=timings)
     assert record_of(account, now_s=1.0, at=1.0)["tokens_per_second"] is None

@@ -44,6 +44,16 @@ async def test_the_verdict_on_a_broken_file_has_every_mistake_with_its_place() -
         assert len((await (await side.client.get("/models")).json())["data"]) == 2
 
 
+async def test_key_in_the_home_folder_of_a_stranger_is_a_mistake_like_any_other() -> None:
+    async with http_side() as side:
+        write(side, TWO + "keys: {team: {file: ~nobody-of-that-name/key}}\n")
+        await side.reloader.take_edits()
+        assert side.reloader.refused is not None, "and whoever watches the file goes on"
+        reply = await side.client.post("/admin/reload")
+        (mistake,) = (await reply.json())["errors"]
+        assert (reply.status, "keys.team" in mistake["message"]) == (422, True)
+
+
 async def test_health_tells_of_a_broken_file_and_stays_green() -> None:
     async with http_side() as side:
         write(side, BROKEN)

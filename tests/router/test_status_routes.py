@@ -10,8 +10,10 @@ import pytest
 
 from router.catalog import Remote
 from router.device import Placement
+from router.events import WorkerId
 from router.fleet_views import DeviceView, WaiterView
 from router.lifecycle import WorkerState
+from router.services import SERVICES
 from tests.fakes.supervisor import make_resident, make_view
 from tests.support.http_side import HttpSide, http_side, make_catalog, make_spec
 from worker.contract import EngineCounters, Phase, SlotReport, SlotState, WorkerStatus
@@ -65,6 +67,32 @@ async def test_speed_is_what_was_counted_between_two_reports() -> None:
         assert model["tokens_per_second"] == {"prompt": 0.0, "generated": 50.0}
 
 
+async def test_speeds_of_workers_are_added_and_those_that_stop_do_not_count() -> None:
+    async with http_side() as side:
+        states = (WorkerState.READY, WorkerState.DRAINING, WorkerState.STOPPING)
+        residents = [
+            replace(make_resident("smol", state), worker=WorkerId("smol", number, 1))
+            for number, state in enumerate(states)
+        ]
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.READY, residents=tuple(residents))
+        for resident, generated in zip(residents, (100, 40, 7), strict=True):
+            counters = EngineCounters(generated_tokens=generated)
+            side.supervisor.statuses[resident.worker] = WorkerStatus(Phase.READY, at_s=12.0, counters=counters)
+            side.supervisor.earlier_statuses[resident.worker] = WorkerStatus(Phase.READY, at_s=11.0)
+        model = (await status_of(side))["models"][0]
+        assert model["tokens_per_second"]["generated"] == 140.0
+
+
+async def test_slot_tells_how_fast_it_has_been_since_its_first_token_while_it_works() -> None:
+    async with http_side() as side:
+        times = {"generated": 21, "first_token_at_s": time.monotonic() - 10.0, "started_at_s": time.monotonic() - 20.0}
+        given_ready(side, slots=(SlotReport(0, SlotState.GENERATING, **times), SlotReport(1, SlotState.IDLE, **times)))
+        busy, idle = (await status_of(side))["slots"]
+        assert busy["tokens_per_second"] == pytest.approx(2.0, rel=0.2)
+        assert busy["age_s"] == pytest.approx(20.0, rel=0.2)
+        assert (idle["tokens_per_second"], idle["age_s"]) == (None, None)
+
+
 async def test_what_is_not_known_is_null() -> None:
     async with http_side() as side:
         given_ready(side)
@@ -109,8 +137,10 @@ async def test_devices_tell_what_each_worker_has_of_them() -> None:
 
 async def test_time_until_idleness_unloads_is_that_of_the_first_worker() -> None:
     async with http_side() as side:
-        resident = replace(make_resident("smol"), idle_unload_at_s=time.monotonic() + 50.0)
-        side.supervisor.views["smol"] = make_view("smol", WorkerState.READY, residents=(resident,))
+        now_s = time.monotonic()
+        deadlines = (None, now_s + 500.0, now_s + 50.0)
+        residents = tuple(replace(make_resident("smol"), idle_unload_at_s=at_s) for at_s in deadlines)
+        side.supervisor.views["smol"] = make_view("smol", WorkerState.READY, residents=residents)
         model = (await status_of(side))["models"][0]
         assert 45.0 < model["idle_unload_in_s"] <= 50.0
 
@@ -130,8 +160,12 @@ async def test_queue_tells_who_waits_for_what_and_keys_to_administrators_alone()
 
 async def test_model_of_another_server_tells_how_many_requests_it_has() -> None:
     async with http_side(make_catalog(make_spec("far", remote=Remote("http://far/v1", "far")))) as side:
+        assert side.client.app is not None
+        remotes, spec = side.client.app[SERVICES].remotes, side.supervisor.catalog.models["far"]
         (model,) = (await status_of(side))["models"]
         assert (model["state"], model["running_requests"], model["is_pinned"]) == ("remote", 0, False)
+        with remotes.place(spec):
+            assert (await status_of(side))["models"][0]["running_requests"] == 1
 
 
 async def test_server_tells_what_is_wrong_with_its_file_and_where() -> None:

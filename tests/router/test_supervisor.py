@@ -298,8 +298,8 @@ async def test_a_load_without_progress_is_given_up(world: World) -> None:
 
 async def test_a_load_that_only_repeats_itself_makes_no_progress(world: World) -> None:
     env = {"LOAD_HANG": "1", "HEARTBEAT_S": "0.02", "STATUS_GARBAGE": "1"}
-    supervisor = await world.serve(model := world.model(env=env, load_timeout_s=0.3))
-    with pytest.raises(ModelUnavailable, match=r"load_timeout_s.*the worker was loading [01] s after the start"):
+    supervisor = await world.serve(model := world.model(env=env, load_timeout_s=1.5))
+    with pytest.raises(ModelUnavailable, match=r"load_timeout_s.*the worker was loading \d s after the start"):
         await supervisor.lease(model).__aenter__()
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from asyncio import Event
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from router import topics as room
+from router.auth import load_key_ring
 from router.catalog import ModelSpec
+from router.events import ExitReason, WorkerExit
 from router.fleet_views import DeviceView, WaiterView
+from router.gguf_header import GgufHeader
 from router.lifecycle import WorkerState
-from router.live_streams import MAX_WAITING_BYTES
+from router.live_streams import MAX_WAITING_BYTES, Outbox
+from router.recent_requests import RecentRequests
 from router.services import SERVICES, Services
+from router.settings import RouterSettings
 from router.status_views import Scene, view_model
-from router.topics import TOPIC_HUB, Models, TopicHub
+from router.topics import TOPIC_HUB, Models, Requests, Topic, TopicHub
 from tests.fakes.supervisor import make_resident, make_view
 from tests.support.event_reader import following
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog, make_spec
@@ -47,6 +54,13 @@ def given_ready(side: HttpSide, generated: int = 0, **slot: Any) -> None:
         counters=EngineCounters(generated_tokens=generated),
         slots=(SlotReport(0, SlotState.IDLE, **slot),),
     )
+    side.supervisor.note_change()
+
+
+def given_exit(side: HttpSide, *, retry_in_s: float) -> None:
+    """The model `smol` has failed, and is tried again after a while."""
+    failed = make_view("smol", WorkerState.BACKOFF, last_exit=WorkerExit(ExitReason.CRASHED, "a fault"))
+    side.supervisor.views["smol"] = replace(failed, retry_in_s=retry_in_s)
     side.supervisor.note_change()
 
 
@@ -137,6 +151,63 @@ async def test_one_who_comes_later_is_told_what_the_others_know() -> None:
             assert states == ["ready", "unloaded"]
 
 
+async def test_one_who_comes_later_is_told_how_long_things_take_by_now() -> None:
+    async with http_side() as side, following(side, "models") as one:
+        await one.take(2)
+        given_exit(side, retry_in_s=60.0)
+        assert (await one.next())[1]["retry_in_s"] == 60.0
+        given_exit(side, retry_in_s=20.0)
+        async with following(side, "models") as late:
+            assert (await late.next())[1]["retry_in_s"] == 20.0
+
+
+async def test_a_model_at_rest_is_told_again_when_its_pin_or_what_is_known_of_its_file_changes() -> None:
+    async with http_side() as side:
+        models = Models()
+
+        def told() -> list[str | None]:
+            return [piece.state_of for piece in models.changes(Scene.of(services_of(side)))]
+
+        assert told() == ["model smol", "model gem"]
+        side.supervisor.pin("gem", True)
+        assert told() == ["model gem"]
+        side.supervisor.pin("gem", None)
+        assert told() == ["model gem"]
+        side.supervisor.contexts["smol"] = 77
+        assert told() == ["model smol"]
+        side.supervisor.headers["gem"] = GgufHeader("llama", None, 100, 1, 1, None, False, 1, {}, 1, 1)
+        assert told() == ["model gem"]
+        assert told() == []
+
+
+async def test_time_that_passes_is_no_change_of_a_model() -> None:
+    async with http_side() as side:
+        models, resident = Models(), replace(make_resident("gem"), idle_unload_at_s=1e9)
+        failed = make_view("smol", WorkerState.BACKOFF, queue_length=1, last_exit=WorkerExit(ExitReason.CRASHED, "x"))
+        side.supervisor.views["gem"] = make_view("gem", WorkerState.READY, residents=(resident,))
+        for number in range(2):
+            view = replace(failed, retry_in_s=50.0 - number, last_exit_ago_s=3.0 + number)
+            side.supervisor.views["smol"] = view
+            scene = replace(Scene.of(services_of(side)), now_s=100.0 + number)
+            assert len(list(models.changes(scene))) == (2 if number == 0 else 0)
+        resident = replace(resident, idle_unload_at_s=2e9)
+        side.supervisor.views["gem"] = make_view("gem", WorkerState.READY, residents=(resident,))
+        assert len(list(models.changes(Scene.of(services_of(side))))) == 1, "it has been used meanwhile"
+
+
+async def test_of_more_new_requests_than_are_kept_a_late_follower_is_told_none_twice() -> None:
+    recent, news = RecentRequests(max_kept=3), Event()
+    async with http_side() as side:
+        scene = Scene.of(services_of(side))
+        source = Requests(recent, news.set, with_keys=False)
+        list(source.changes(scene))
+        for number in range(5):
+            recent.note({"key": None, "request_id": str(number)})
+        assert news.is_set()
+        (piece,) = source.now(scene)
+        assert piece.event == b"event: requests\ndata: []\n\n"
+
+
 async def test_nobody_looks_while_nobody_follows() -> None:
     async with http_side() as side:
         async with following(side, "all") as reader:
@@ -202,6 +273,21 @@ async def test_keys_are_told_to_administrators_alone() -> None:
             async with following(side, "queue,requests", {"x-api-key": key}) as reader:
                 (_, queue), (_, records) = await reader.take(2)
                 assert (queue["requests"][0]["key"], records[0]["key"]) == (name, name)
+        root, user = {"x-api-key": "root"}, {"x-api-key": "user"}
+        async with following(side, "server,queue", root) as one, following(side, "server,queue", user) as other:
+            await one.take(2)
+            await other.take(2)
+            assert len(hub_of(side)._sources) == 3, "the server is the same for both"
+
+
+async def test_follower_whose_key_is_taken_away_is_told_nothing_more() -> None:
+    async with http_side(keys=KEYS) as side, following(side, "queue", {"x-api-key": "root"}) as reader:
+        await reader.next()
+        services_of(side).keys.adopt(load_key_ring(RouterSettings(api_keys="user"), (), {}))  # type: ignore[arg-type]
+        side.supervisor.queue = [WAITER]
+        side.supervisor.note_change()
+        async with asyncio.timeout(10):
+            assert await reader.reply.content.read() == b""
 
 
 async def test_requests_need_the_scope_for_metrics_and_all_leaves_them_out_without_it() -> None:
@@ -232,6 +318,16 @@ async def test_a_slow_reader_is_not_cut_off_and_gets_the_newest_state() -> None:
             last = (await reader.until("model"))["description"]
 
 
+async def test_a_reader_that_reads_nothing_does_not_keep_its_place() -> None:
+    catalog = make_catalog(make_spec("smol", description="x" * 20_000_000))  # more than every buffer takes
+    async with http_side(catalog, max_client_stall_s=0.2) as side:
+        assert side.client.host is not None
+        with socket.create_connection((side.client.host, side.client.port or 0)) as deaf:
+            deaf.send(b"GET /events?topics=models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: bool(hub_of(side)._followers), what="it follows")
+            await until(lambda: not hub_of(side)._followers, what="it is cut off")
+
+
 async def test_followers_are_let_go_when_looking_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,7 +341,35 @@ async def test_followers_are_let_go_when_looking_fails(
         async with asyncio.timeout(10):
             while await reader.reply.content.readline():
                 pass
-    assert "fault of the router" in caplog.text
+        assert "fault of the router" in caplog.text
+        monkeypatch.undo()
+        async with following(side, "queue") as late:
+            await late.next()
+            side.supervisor.queue = [WAITER]
+            side.supervisor.note_change()
+            assert (await late.next())[1]["length"] == 1
+
+
+async def test_who_comes_while_looking_has_failed_is_looked_for_again() -> None:
+    async with http_side() as side:
+        hub, services = hub_of(side), services_of(side)
+        first, second = Outbox(left_out=None), Outbox(left_out=None)
+        with hub.followed(services, first, [Topic.QUEUE], with_keys=False):
+            assert hub._looking is not None
+            fails = hub._looking
+            hub._look = _fail  # type: ignore[method-assign]
+            hub._news.set()
+            hub.every_s = 0.01
+            await asyncio.wait({fails})
+            await asyncio.sleep(0)
+            assert first.is_closed
+            with hub.followed(services, second, [Topic.QUEUE], with_keys=False):
+                assert hub._looking not in (None, fails)
+                assert len(side.supervisor.watchers) == 1
+
+
+def _fail(_: Scene) -> bool:
+    raise ZeroDivisionError
 
 
 async def test_of_many_models_only_those_that_are_not_at_rest_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

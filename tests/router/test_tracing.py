@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from router.errors import QueueTimeout
+from router.errors import QueueTimeout, ShuttingDown
 from router.events import WorkerId
 from router.tracing import Tracing, start_tracing
 from tests.fakes.other_server import other_server
@@ -167,7 +167,9 @@ async def test_no_span_tells_what_was_asked_or_answered() -> None:
             assert "hello" not in span.to_json()
 
 
-async def test_the_clients_trace_goes_on_and_its_wish_not_to_be_recorded_is_honoured() -> None:
+async def test_the_clients_trace_goes_on_and_its_wish_not_to_be_recorded_is_honoured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with traced_side() as (side, spans):
         await side.client.post(CHAT, json=HELLO, headers=SAMPLED | {"tracestate": "a=b"})
         request = (await spans.of_one_request())["request"]
@@ -179,6 +181,7 @@ async def test_the_clients_trace_goes_on_and_its_wish_not_to_be_recorded_is_hono
         assert reply.status == 200
         await side.client.get("/health")
         assert spans.all == ()
+        assert "Exception in callback" not in caplog.text
 
 
 async def test_a_traceparent_that_makes_no_sense_is_passed_over() -> None:
@@ -234,6 +237,15 @@ async def test_a_request_that_waited_in_vain_failed_in_its_wait() -> None:
         assert all(span.status.status_code is StatusCode.ERROR for span in found.values())
         assert attributes(found["request"])["http.response.status_code"] == reply.status
         assert attributes(found["request"])["corral.outcome"] == "timeout"
+
+
+async def test_a_request_that_is_refused_because_the_server_stops_failed() -> None:
+    async with traced_side() as (side, spans):
+        side.supervisor.refusal = ShuttingDown("the server is stopping")
+        assert (await side.client.post(CHAT, json=HELLO)).status == 503
+        found = await spans.of_one_request()
+        assert found["request"].status.status_code is StatusCode.ERROR
+        assert attributes(found["request"])["corral.outcome"] == "rejected"
 
 
 async def test_what_a_client_did_wrong_is_told_and_is_no_failure_of_ours() -> None:

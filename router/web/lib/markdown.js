@@ -164,8 +164,9 @@ function item(lines, at, [mark, outer]) {
   while (end < lines.length) {
     const line = lines[end];
     if (!line.trim()) {
-      const next = lines.findIndex((one, number) => number > end && one.trim());
-      if (next < 0) break;
+      let next = end + 1;
+      while (next < lines.length && !lines[next].trim()) next += 1;
+      if (next === lines.length) break;
       const isNext = ITEM.test(lines[next]) && indentOf(lines[next]) === outer.length;
       if (!isNext && indentOf(lines[next]) < least) break;
       if (!isNext) body.push("");

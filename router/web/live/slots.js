@@ -65,7 +65,7 @@ function createSlot(first, store, formats) {
 
   function update(slot) {
     setAttr(node, "data-state", slot.state);
-    setText(state, WORDS[slot.state] ?? slot.state.toLowerCase());
+    setText(state, WORDS[slot.state] ?? formats.text(slot.state).toLowerCase());
     setText(request, slot.is_processing && slot.request_id ? slot.request_id.slice(0, 10) : "", slot.request_id);
     const { prompt_total: total, prompt_processed: read, prompt_cached: hit } = slot;
     const isKnown = slot.is_processing && total > 0;
@@ -74,8 +74,8 @@ function createSlot(first, store, formats) {
     setAttr(bar, "aria-valuenow", isKnown ? Math.round((100 * (read || 0)) / total) : null);
     setHidden(bar, !slot.is_processing);
     const none = slot.is_processing ? formats.UNKNOWN : "";
-    setText(prompt, isKnown ? `${formats.count(Math.min(read, total))} / ${formats.count(total)}` : none);
-    setText(cached, isKnown ? formats.percent((hit || 0) / total) : none);
+    setText(prompt, isKnown ? `${formats.count(formats.isUnknown(read) ? null : Math.min(read, total))} / ${formats.count(total)}` : none);
+    setText(cached, isKnown ? formats.percent(formats.isUnknown(hit) ? null : hit / total) : none);
     setText(generated, slot.is_processing ? formats.count(slot.generated) : "");
     setText(speed, slot.is_processing ? formats.rate(slot.tokens_per_second) : "");
     const seconds = slot.age_s === null || slot.age_s === undefined ? null : slot.age_s + store.since(store.state.stamps.slots);

@@ -9,6 +9,8 @@ export const title = "Logs";
 
 const MAX_LINES = 2000;
 const RETRY_MS = [500, 1000, 2000, 5000];
+const SETTLE_MS = 300; // without another line: those that there are have come
+const SETTLED_BY_MS = 2000; // however many still come
 const NEAR_PX = 32;
 const ROUTER = "";
 
@@ -93,6 +95,7 @@ export function create(root, { api, store, formats, notify }) {
   );
 
   store.subscribe("models", (names) => {
+    if (!isShown) return; // `show` does it
     fillSelect();
     if (names?.has(source) && !empty.hidden) showEmpty();
   });
@@ -108,6 +111,7 @@ export function create(root, { api, store, formats, notify }) {
     show(args = {}) {
       isShown = true;
       isAsked = false;
+      fillSelect();
       if (args.model !== undefined && args.model !== source) open(args.model);
       else if (!following) follow({ keepLines: true });
       scrollToEndIfWanted();
@@ -149,13 +153,13 @@ export function create(root, { api, store, formats, notify }) {
         tell("The server has ended the log; connecting again …", "bad");
       } catch (error) {
         if (own.signal.aborted) return;
-        if (error.status) {
+        if (error.status && error.status < 500) {
           refuse(error);
           return;
         }
         tell("The connection is lost; connecting again …", "bad");
       }
-      await pauseMs(RETRY_MS[Math.min(tries, RETRY_MS.length - 1)], own.signal);
+      await api.pause(RETRY_MS[Math.min(tries, RETRY_MS.length - 1)], own.signal);
     }
   }
 
@@ -163,22 +167,41 @@ export function create(root, { api, store, formats, notify }) {
     const query = new URLSearchParams({ follow: "true" });
     if (source !== ROUTER) query.set("model", source);
     const known = lines.filter((line) => !line.isNote).map((line) => line.raw);
-    let isFirst = true;
+    let first = known.length ? [] : null; // comes in pieces, and only as a whole tells what of it is new
+    let settling = 0;
+    let latest = null;
+    const settle = () => {
+      clearTimeout(settling);
+      if (first === null || signal.aborted) return;
+      const news = newOf(known, first);
+      if (news === null && first.length)
+        addAll([noteLine("[this page was away for a while: lines may be missing here]")]);
+      add(news ?? first);
+      first = null;
+    };
     const take = (fresh) => {
       if (signal.aborted) return;
-      const news = isFirst ? newOf(known, fresh) : fresh;
-      isFirst = false;
-      if (news === null) addAll([noteLine("[this page was away for a while: lines may be missing here]")]);
-      add(news ?? fresh);
+      if (first === null) {
+        add(fresh);
+        return;
+      }
+      first.push(...fresh);
+      latest ??= performance.now() + SETTLED_BY_MS;
+      clearTimeout(settling);
+      settling = setTimeout(settle, Math.min(SETTLE_MS, latest - performance.now()));
     };
-    await api.lines(`/admin/logs?${query}`, {
-      signal,
-      onOpen: () => {
-        onOpen();
-        showFollowing();
-      },
-      onLines: take,
-    });
+    try {
+      await api.lines(`/admin/logs?${query}`, {
+        signal,
+        onOpen: () => {
+          onOpen();
+          showFollowing();
+        },
+        onLines: take,
+      });
+    } finally {
+      settle();
+    }
   }
 
   function showFollowing() {
@@ -381,11 +404,4 @@ export function create(root, { api, store, formats, notify }) {
     box.scrollTop = box.scrollHeight;
     setHidden(toEnd, true);
   }
-}
-
-function pauseMs(ms, signal) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
 }

@@ -361,7 +361,15 @@ export function create(root, { api, store, announce }) {
         JSON.stringify({ turns, options: options.values(), model: picker.value(), mode: picker.wish() }),
       );
     } catch {
-      sessionStorage.removeItem(KEPT); // too long for the tab's storage: it lasts as long as the page
+      forget(); // too long for the tab's storage: it lasts as long as the page
+    }
+  }
+
+  function forget() {
+    try {
+      sessionStorage.removeItem(KEPT);
+    } catch {
+      // storage is off: there is nothing to forget
     }
   }
 

@@ -120,6 +120,7 @@ def test_an_empty_answer_is_said_to_be_empty(tiny: FakeCorral, corral: Corral) -
         (("chat", "tiny", "x", "--set", "temprature=1"), "", "there is no setting 'temprature'"),
         (("chat", "tiny", "x", "--set", "top_k=many"), "", "is no value for top_k"),
         (("chat", "tiny", "x", "--set", "seed"), "", "NAME=VALUE"),
+        (("chat", "tiny", "x", "--set", "temperature=nan"), "", "is no value for temperature"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_asked(
@@ -284,3 +285,17 @@ def test_what_is_waited_for_shows_until_the_answer_begins(tiny: FakeCorral, stat
         shown.press(b"\x03")
         assert shown.end() == 130
         assert b"Traceback" not in shown.seen
+
+
+def test_a_failure_begins_a_line_behind_what_was_said(tiny: FakeCorral) -> None:
+    tiny.answers("POST", CHATS, as_chunks(said("Hello"), is_whole=False))
+    with terminal("chat", "tiny", "x") as shown:
+        assert shown.end() == 1
+        assert b"Hello\r\ncorral: the answer broke off" in shown.seen
+
+
+def test_a_list_of_models_that_is_none_is_told(fake: FakeCorral, corral: Corral) -> None:
+    fake.answers("GET", "/v1/models", {"models": []})
+    done = corral("chat", typed="x")
+    assert done.exit_code == 1
+    assert "lists its models in a way" in done.stderr

@@ -52,3 +52,9 @@ def test_configuration_is_offered_where_the_answer_is_no_list(
 def test_configuration_is_offered_where_nobody_answers(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("CORRAL_URL", url)
     assert completed("corral load ", monkeypatch) == ["here"]
+
+
+def test_address_for_openai_clients_does_too(fake: FakeCorral, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_URL", f"{fake.url}/v1/")
+    fake.answers("GET", "/v1/models", {"data": [{"id": "chat"}]})
+    assert completed("corral load ", monkeypatch) == ["chat"]

@@ -101,3 +101,22 @@ def test_file_that_looks_like_nothing_is_refused(folder: Path) -> None:
     result = run("import", "x.txt")
     assert result.exit_code == 1
     assert "--kind" in result.stderr
+
+
+def test_file_that_cannot_be_written_is_told() -> None:
+    result = run("import", "config.yaml", "-o", "no/such/folder/models.yaml")
+    assert result.exit_code == 1
+    assert "no/such/folder/models.yaml cannot be written" in result.stderr
+
+
+def test_endless_file_is_not_read_to_its_end() -> None:
+    result = run("import", "/dev/zero", "--kind", "ollama")
+    assert result.exit_code == 1
+    assert "larger than a megabyte" in result.stderr
+
+
+def test_rule_that_the_check_would_refuse_is_told_at_once() -> None:
+    result = run("import", "--command", "llama-server -m a.gguf --temp -7")
+    assert result.exit_code == 0
+    assert "to be corrected by hand" in result.stderr
+    assert "temperature" in result.stderr

@@ -230,3 +230,9 @@ def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(fake: FakeCorral) -> Non
         assert shown.end() == 0
         assert "━".encode() in shown.seen[:place]
         assert "━".encode() not in shown.seen[place:]
+
+
+def test_a_server_that_tells_no_state_is_believed_all_the_same(fake: FakeCorral, corral: Corral) -> None:
+    fake.answers("POST", "/models/load", {"success": True})
+    done = corral("load", "a", "--no-wait")
+    assert (done.exit_code, done.stdout) == (0, "a: asked for\n")

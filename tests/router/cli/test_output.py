@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from router.cli.output import CommandFailed, ExitCode, make_table, plain_table
+from router.cli.output import CommandFailed, ExitCode, make_table, plain_table, print_json
 from tests.fakes.corral_http import FakeCorral, as_text
 from tests.router.cli.conftest import Corral
 
@@ -94,3 +95,22 @@ def test_ctrl_c_is_quiet_and_has_the_code_that_shells_give_it(corral: Corral, mo
     monkeypatch.setattr("router.cli.reload.open_server", interrupt)
     done = corral("reload")
     assert (done.exit_code, done.output) == (130, "")
+
+
+def test_json_of_a_name_that_is_no_text_can_be_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"path": "ä\udcff"})
+    printed = capsys.readouterr().out
+    assert printed == '{"path": "ä\\udcff"}\n'
+    assert json.loads(printed) == {"path": "ä\udcff"}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["version --json", "cache", "chat x hi --url http://127.0.0.1:1"])
+def test_streams_that_were_closed_before_it_began_are_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, arguments: str
+) -> None:
+    monkeypatch.setenv("CORRAL_CACHE", str(tmp_path))
+    command = f"exec {sys.executable} -m router {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == (3 if "chat" in arguments else 0)
+    assert b"Traceback" not in done.stderr

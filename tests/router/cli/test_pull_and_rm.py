@@ -188,3 +188,18 @@ def test_hubs_cache_is_left_to_its_own_program(folder: Path) -> None:
     assert result.exit_code == 1
     assert "hf cache rm model/owner/repo" in result.stderr
     assert (snapshot / "file.gguf").exists()
+
+
+def test_folder_that_is_called_like_a_model_does_not_hide_it(folder: Path) -> None:
+    (folder / "tiny").mkdir()
+    fetched(folder / "cache")
+    assert run("rm", "tiny", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "word", ["~nobody-at-all/x.gguf", f"pkg:{'+'.join(f'part-{at}-of-a-model' for at in range(20))}/x"]
+)
+def test_words_that_are_no_names_of_files_are_no_traceback(word: str) -> None:
+    result = run("rm", word, "--yes")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("corral: ")

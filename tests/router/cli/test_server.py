@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from router.cli.live import follow
 from router.cli.output import CommandFailed, ExitCode
 from router.cli.server import Event, Refused, open_server, read_events, refusal_of
 from tests.fakes.corral_http import FakeCorral, Reply, as_events, as_json, as_text, refusal
@@ -162,6 +163,41 @@ def test_what_is_no_json_comes_from_no_corral(fake: FakeCorral) -> None:
     found = failure(fake)
     assert "no Corral" in found.message
     assert found.exit_code == ExitCode.NO_SERVER
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(200, [b"\xff\x00\xff"]), "no Corral"),
+        (Reply(200, [b"{}"], headers={"Content-Encoding": "gzip"}), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_no_traceback(fake: FakeCorral, reply: Reply, words: str) -> None:
+    fake.answers("GET", "/x", reply)
+    found = failure(fake)
+    assert words in found.message
+    assert found.exit_code == ExitCode.NO_SERVER
+
+
+def test_a_page_in_place_of_events_is_no_stream_without_any(fake: FakeCorral) -> None:
+    fake.answers("GET", "/events", Reply(200, [b"<html>"], "text/html"))
+    with open_server(fake.url) as server, pytest.raises(CommandFailed, match="something else than events"):
+        list(follow(server))
+
+
+def test_an_argument_that_is_no_text_cannot_be_sent(fake: FakeCorral) -> None:
+    with open_server(fake.url) as server, pytest.raises(CommandFailed, match="no UTF-8") as caught:
+        server.post("/x", {"model": "a\udcff"})
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("variable", [("ALL_PROXY", "nonsense://x"), ("SSL_CERT_FILE", "/no/such/file")])
+def test_an_environment_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]) -> None:
+    monkeypatch.setenv(*variable)
+    with pytest.raises(CommandFailed, match="the environment names") as caught:
+        open_server("http://host")
+    assert caught.value.exit_code == ExitCode.USAGE
+    open_server("http://127.0.0.1:1")
 
 
 def test_events_come_with_their_names_and_comments_are_passed_over(fake: FakeCorral) -> None:

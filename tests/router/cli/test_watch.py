@@ -10,7 +10,7 @@ import pytest
 
 from router.cli.picture import Picture
 from router.cli.server import Event
-from tests.fakes.corral_http import FakeCorral, as_events
+from tests.fakes.corral_http import FakeCorral, Reply, as_events
 from tests.router.cli.statuses import busy_slot, model, status
 from tests.support.terminals import terminal
 
@@ -113,6 +113,16 @@ def test_a_server_that_goes_away_is_told_and_found_again(fake: FakeCorral, hold:
         shown.wait_for("q quits", since=place)
         assert b"no connection" not in shown.seen[place:]
         assert sum(one.path == "/events" for one in fake.asked) == 2
+
+
+@pytest.mark.slow
+def test_a_proxy_that_finds_no_server_for_a_while_is_waited_for(fake: FakeCorral, hold: threading.Event) -> None:
+    away = Reply(502, [b"<html>Bad Gateway</html>"], "text/html")
+    again = first_events(models=[model("after-the-restart")])
+    fake.answers("GET", "/events", as_events(*first_events()), away, as_events(*again, hold=hold))
+    with terminal("ps", "--watch") as shown:
+        shown.wait_for("status 502")
+        shown.wait_for("after-the-restart")
 
 
 def test_nobody_there_from_the_first_is_told_without_a_screen() -> None:

@@ -120,3 +120,12 @@ def test_empty_machine_has_no_signs(tmp_path: Path) -> None:
     signs = find_gpu_signs({}, tmp_path)
     assert (signs.has_kfd, signs.has_render_node, signs.nvidia_driver) == (False, False, None)
     assert signs.vendors <= {Vendor.APPLE}
+
+
+def test_nodes_for_drawing_do_not_matter_where_a_gpu_is_seen() -> None:
+    signs = replace(NVIDIA, closed_nodes=("/dev/dri/renderD128",))
+    assert [one.level for one in judge_gpus(signs, ("CPU", "CUDA"), ("CUDA0",), rebuild)] == [Level.OK]
+    assert (
+        "/dev/dri/renderD128"
+        in judge_gpus(replace(AMD, closed_nodes=signs.closed_nodes), ("ROCm",), (), rebuild)[0].text
+    )

@@ -137,6 +137,11 @@ def test_cache_folder_that_cannot_be_made_is_told() -> None:
     assert "cannot be written to" in finding.text
 
 
+def test_folder_that_cannot_be_looked_at_ends_no_report(tmp_path: Path) -> None:
+    hidden = tmp_path / ("x" * 300)  # a name that no file system takes
+    assert machine.check_cache_folder(hidden / "cache")
+
+
 def test_place_for_sockets_is_the_first_that_will_do(tmp_path: Path) -> None:
     too_long = tmp_path / ("x" * 90)
     assert machine.check_runtime_dir([too_long, Path("/tmp")]).level is Level.OK
@@ -212,6 +217,7 @@ def test_port_of_another_program_is_told(answering: str) -> None:
         ({"CORRAL_PORT": "many"}, Level.FAIL, "is no port"),
         ({"CORRAL_PORT": "70000"}, Level.FAIL, "is no port"),
         ({"CORRAL_HOST": "192.0.2.1"}, Level.FAIL, "no address of this machine"),
+        ({"CORRAL_HOST": "a..b"}, Level.FAIL, "no address of this machine"),
     ],
 )
 def test_address_that_cannot_be_had_is_told(environ: dict[str, str], level: Level, words: str) -> None:
@@ -230,15 +236,20 @@ def test_free_port_is_free() -> None:
 
 
 def test_server_that_the_commands_talk_to_is_looked_for(answering: str) -> None:
-    environ = {"CORRAL_PORT": "0", "CORRAL_URL": f"http://127.0.0.1:{answering}/"}
+    environ = {"CORRAL_PORT": "0", "CORRAL_URL": f"http://127.0.0.1:{answering}/v1/"}  # as OpenAI's clients have it
     assert [finding.level for finding in check_addresses(environ, "9.9")] == [Level.OK, Level.OK]
     assert check_addresses(environ, "10.0")[1].level is Level.WARN
     _Answers.said = {}
     assert "is no Corral" in check_addresses(environ, "9.9")[1].text
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[", "http://x:y"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "http://x:y"])
 def test_url_where_nobody_answers_is_told(url: str) -> None:
     _, finding = check_addresses({"CORRAL_PORT": "0", "CORRAL_URL": url}, "9.9")
     assert finding.level is Level.WARN
     assert "no server answers" in finding.text
+
+
+def test_url_that_is_none_is_told_as_that() -> None:
+    _, finding = check_addresses({"CORRAL_PORT": "0", "CORRAL_URL": "localhost:8080"}, "9.9")
+    assert "CORRAL_URL=localhost:8080 is no address" in finding.text

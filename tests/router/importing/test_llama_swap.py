@@ -192,7 +192,7 @@ def test_macro_that_is_not_defined_is_noted() -> None:
     assert any("${folder}" in note for note in found.models[0].notes)
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "a: b: c", "models: 3", "hello", "x: &a [*a]"])
+@pytest.mark.parametrize("text", ["", "[1, 2]", "a: b: c", "models: 3", "hello", "x: &a [*a]", "a: 2026-13-45"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(NotImportable):
         read_llama_swap(text)
@@ -227,3 +227,29 @@ def test_other_servers_keep_their_own_options() -> None:
     assert spec.remote is not None
     assert list(spec.aliases) == ["c"]
     assert "idle_unload_s" in found.models[0].notes[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: {a: {cmd: 'MY_TOKEN=geheim vllm serve x'}}",
+        "models: {a: {proxy: 'http://me:geheim@192.0.2.5:80'}}",
+        "models: {}\npeers: {p: {proxy: 'https://me:geheim@example.com', models: [a]}}",
+        "models: {a: {cmd: llama-server -m a.gguf, env: [BASIC_AUTH=geheim]}}",
+        "models: {a: {cmd: llama-server -m a.gguf --some-token geheim}}",
+        "models: {a: {cmd: 'llama-server -m a.gguf --mmproj-url https://me:geheim@example.com/p.gguf'}}",
+    ],
+)
+def test_secrets_in_odd_places_are_not_copied_either(text: str) -> None:
+    found = read_llama_swap(text)
+    assert "geheim" not in write_catalog(found)
+    assert found.models[0].notes
+
+
+def test_rules_that_cannot_be_had_are_noted() -> None:
+    filters = {"setParams": {"stream": True, "top_k": 3}, "setParamsByID": {"${MODEL_ID}": {"seed": 1}}}
+    entry = {"cmd": "llama-server -m a.gguf", "filters": filters}
+    (model,) = read_llama_swap(json.dumps({"models": {"a": entry}})).models
+    assert model.options["request"] == {"force": {"top_k": 3}}
+    assert any("filters.setParams: stream" in note for note in model.notes)
+    assert any("setParamsByID: seed" in note for note in model.notes)
