@@ -21,6 +21,7 @@ from router.fleet_log import fields
 from router.gguf_header import GgufError, GgufHeader, read_gguf_header
 from router.lora_files import check_lora, lora_error, lora_reference
 from router.model_headers import Locator, ModelHeaders
+from router.reasons import gigabytes
 from router.references import Reference, parse_reference
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class WorkerFiles:
         parts = f" in {header.split_count} files" if header.split_count > 1 else ""
         count = len(self.lora_paths)
         adapters = "" if not count else ", 1 LoRA adapter" if count == 1 else f", {count} LoRA adapters"
-        return f"{self.path.name}, {header.size_bytes / 1e6:.0f} MB{parts}{adapters}"
+        return f"{self.path.name}, {gigabytes(header.size_bytes)}{parts}{adapters}"
 
 
 class Delivery:

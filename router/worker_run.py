@@ -38,6 +38,7 @@ from router.launch import build_launch_spec, capped_context, capped_threads, wor
 from router.log_tail import LogTail
 from router.process import WorkerProcess
 from router.readahead import ReadAhead
+from router.reasons import gigabytes
 from router.status import has_moved
 from router.worker_devices import find_mismatch, status_outside
 from router.worker_files import Delivery, WorkerFiles
