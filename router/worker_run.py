@@ -330,7 +330,7 @@ class WorkerRun:
                 return "its process was being started"
             if self._files is not None:
                 return "its hook `before_load` was running"
-            return "its file was being fetched" + (f" ({fetched.done_bytes / 1e6:.0f} MB were here)" if fetched else "")
+            return "its file was being fetched" + (f" ({gigabytes(fetched.done_bytes)} were here)" if fetched else "")
         status = self._status
         if status is None:
             return "the worker had not said anything yet"

@@ -1,7 +1,7 @@
 // The playground: a conversation with any model that can hold one. It lives in this tab alone (sessionStorage), and goes
 // nowhere but to the server, as the requests that any client would send.
 
-import { el, newId, replace, setAttr, setHidden, setText } from "../dom.js";
+import { el, newId, replace, setAttr, setHidden, setText, setWords, words } from "../dom.js";
 import {
   Status,
   addEvent,
@@ -29,7 +29,7 @@ const KEPT = "corral.playground";
 const KEEP_AFTER_MS = 400;
 const WIDE = "(min-width: 1100px)";
 
-export function create(root, { api, store, announce }) {
+export function create(root, { api, store, announce, changeKey }) {
   let turns = [];
   let running = null; // {answer, controller}
   let cleared = null;
@@ -97,14 +97,26 @@ export function create(root, { api, store, announce }) {
     empty,
     list,
   );
-  const follower = pageFollower((isFollowing) => setHidden(toEnd, isFollowing || !running));
-  root.append(
-    el("div", { class: "playground" }, el("div", { class: "playground-main" }, talk, composer), options.root),
+  const refused = el(
+    "section",
+    { class: "banner danger", "aria-label": "Playground", hidden: true },
+    el(
+      "div",
+      { class: "banner-body" },
+      el("span", {}, words("This key may not talk to models: that needs the scope `inference`.")),
+      el("button", { type: "button", class: "button small", on: { click: changeKey } }, "Use another key"),
+    ),
   );
+  const follower = pageFollower((isFollowing) => setHidden(toEnd, isFollowing || !running));
+  const all = el("div", { class: "playground" }, el("div", { class: "playground-main" }, talk, composer), options.root);
+  root.append(refused, all);
   options.root.open = matchMedia(WIDE).matches;
 
   restore();
+  picker.start();
   store.subscribe("models", () => draw());
+  store.subscribe("may", showMay);
+  showMay();
   for (const topic of ["queue", "slots"]) store.subscribe(topic, () => running && draw());
   store.subscribe("requests", takeRecords);
   addEventListener("pagehide", keep);
@@ -121,6 +133,12 @@ export function create(root, { api, store, announce }) {
     },
     hide: () => follower.stop(),
   };
+
+  /** What the key may not do is not offered. */
+  function showMay() {
+    setHidden(refused, store.state.may.ask);
+    setHidden(all, !store.state.may.ask);
+  }
 
   // --- asking -------------------------------------------------------------------------------------------------------
 
@@ -342,7 +360,7 @@ export function create(root, { api, store, announce }) {
   }
 
   function tell(text) {
-    setText(problem, text);
+    setWords(problem, text);
     setHidden(problem, !text);
   }
 

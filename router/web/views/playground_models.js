@@ -1,12 +1,12 @@
 // Which model the playground asks, and how: chat, or raw text for models that cannot chat.
 
-import { el, replace, setAttr, setHidden, setText } from "../dom.js";
+import { el, replace, setAttr, setHidden, setWords } from "../dom.js";
 import { stateIcon } from "../icons.js";
 
 const SPEAKS = new Set(["chat", "completion"]);
 
 /** `root` and `note` for the page; `picked()` → `{name, model}` or null; `mode()` → "chat" or "raw"; `facts()` →
- *  `{thinks, callsTools}` (null = unknown). `onChange()` is called when any of these has changed. */
+ *  `{thinks, callsTools}` (null = unknown). `onChange()` is called when any of these has changed, after `start()`. */
 export function modelPicker(api, store, onChange) {
   const select = el("select", { id: "playground-model", "aria-label": "Model", on: { change: onPick } });
   const how = el(
@@ -24,8 +24,6 @@ export function modelPicker(api, store, onChange) {
   let shownNames = "";
   let shownState = "";
 
-  store.subscribe("models", update);
-  update();
   return {
     root,
     note,
@@ -33,6 +31,11 @@ export function modelPicker(api, store, onChange) {
     find,
     value: () => wanted || select.value,
     wish: () => how.value,
+    /** To be called once, when all that `onChange` does is there: a first model that cannot chat is a change. */
+    start() {
+      store.subscribe("models", update);
+      update();
+    },
     facts: () => facts.get(owner(select.value)?.id) ?? { thinks: null, callsTools: null },
     picked: () => (select.value ? { name: select.value, model: find(select.value) } : null),
     pick(name) {
@@ -44,7 +47,6 @@ export function modelPicker(api, store, onChange) {
     restore(name, howAsked) {
       wanted = name ?? "";
       if (howAsked) how.value = howAsked;
-      update();
     },
   };
 
@@ -118,14 +120,14 @@ export function modelPicker(api, store, onChange) {
     else if (!canChat(model))
       text =
         "This model has no chat template: it continues raw text, and what you send is joined to what stands above.";
-    setText(note, text);
+    setWords(note, text);
     setHidden(note, !text);
     setAttr(note, "data-kind", model?.reason ? "bad" : null);
   }
 
   async function askFacts(model) {
     const question = `${model?.state === "ready"} ${model?.id}`;
-    if (!model || model.remote || facts.has(model.id) || asked.has(question)) return;
+    if (!model || model.remote || facts.has(model.id) || asked.has(question) || !store.state.may.ask) return;
     asked.add(question);
     try {
       const { capabilities } = await api.send("POST", "/api/show", { model: model.id });
