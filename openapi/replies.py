@@ -38,7 +38,7 @@ _MEANINGS: Mapping[int, str] = {
     501: "This release cannot do that; the message says what to use instead.",
     502: "The other server that this model is on gave no proper answer.",
     503: "The model cannot be used now; the message says why, `Retry-After` when to come again.",
-    507: "No device of this machine can hold the model; the message has the numbers.",
+    507: "No device of this machine can hold the model, or the disk has no room for the file; the message says more.",
 }
 _OF_MODELS = (400, 404, 413, 415, 429, 500, 502, 503, 507)
 """What a request to a model may be answered with, beside what it asks for."""
@@ -53,7 +53,7 @@ _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/events"): (400, 429),
     ("GET", "/requests"): (400, 404),
     ("POST", "/admin/pin"): (404,),
-    ("PUT", "/admin/config"): (409, 422),
+    ("PUT", "/admin/config"): (409, 422, 500, 507),
     ("GET", "/ui/{file}"): (404,),
     ("GET", "/models/sse"): (429,),
     ("GET", "/admin/logs"): (400, 404, 429),

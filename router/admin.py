@@ -14,9 +14,9 @@ from aiohttp import web
 from router.auth import Scope
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
-from router.catalog_problems import CatalogError
+from router.catalog_problems import CatalogError, first_problems
 from router.dialects import Dialect
-from router.errors import BadRequest, ModelTooLarge
+from router.errors import BadRequest, ModelTooLarge, ShuttingDown
 from router.json_reply import json_response
 from router.listing import state_of
 from router.routes import Route
@@ -61,6 +61,7 @@ async def post_pin(request: web.Request) -> web.StreamResponse:
             '`pin` must be true, false, or null for what the configuration says: {"model": NAME, "pin": true}',
             param="pin",
         )
+    _refuse_at_end(services, "nothing is pinned")
     services.supervisor.pin(spec.name, pin)
     view = services.supervisor.snapshot().models[spec.name]
     return json_response(
@@ -77,10 +78,17 @@ ROUTES = (
 
 
 def _load(services: Services, spec: ModelSpec) -> None:
+    _refuse_at_end(services, "no model is loaded")
     view = services.supervisor.snapshot().models.get(spec.name)
     if view is not None and view.impossible is not None and not view.residents:
         raise ModelTooLarge(view.impossible)
     services.supervisor.load(spec.name)
+
+
+def _refuse_at_end(services: Services, what: str) -> None:
+    """Raises: ShuttingDown when the server is stopping, and an order would come to nothing."""
+    if services.supervisor.snapshot().is_shutting_down:
+        raise ShuttingDown(f"the server is stopping: {what} any more")
 
 
 async def _order(request: web.Request, give: Callable[[Services, ModelSpec], None]) -> web.StreamResponse:
@@ -94,7 +102,7 @@ async def _order(request: web.Request, give: Callable[[Services, ModelSpec], Non
 
 def broken_catalog(error: CatalogError) -> web.Response:
     """Return every problem, and all of them once more as the message that clients show."""
-    problems = [one.to_json() for one in error.problems]
+    problems = [one.to_json() for one in first_problems(error.problems)]
     message = f"nothing has changed: {error.summary}"
     shown = {"message": message, "type": "invalid_request_error", "param": None, "code": error.code}
     return json_response({"success": False, "error": shown, "errors": problems}, status=422)

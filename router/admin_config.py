@@ -13,7 +13,7 @@ from aiohttp import web
 from router.admin import broken_catalog, read_fields
 from router.auth import Scope
 from router.catalog_files import MAX_CATALOG_BYTES
-from router.catalog_problems import CatalogError
+from router.catalog_problems import CatalogError, first_problems
 from router.config_editor import ConfigEditor
 from router.errors import BadRequest, BodyTooLarge
 from router.json_reply import json_response
@@ -30,14 +30,16 @@ CONFIG_EDITOR = web.AppKey("config_editor", ConfigEditor)
 async def open_editor(app: web.Application) -> None:
     """The application has an editor. For its start."""
     services = app[SERVICES]
-    app[CONFIG_EDITOR] = ConfigEditor(services.reloader, may_edit=services.settings.allow_config_edits)
+    app[CONFIG_EDITOR] = ConfigEditor(
+        services.reloader, keys=services.keys, may_edit=services.settings.allow_config_edits
+    )
 
 
 async def get_config(request: web.Request) -> web.StreamResponse:
     """Answer with the text of the file, and whether it may be written and is in force."""
     services = request.app[SERVICES]
     found = await request.app[CONFIG_EDITOR].read()
-    verdict = view_configuration(services.reloader)
+    verdict = view_configuration(services.reloader, in_full=True)
     return json_response(
         {
             "path": str(services.reloader.path.absolute()),
@@ -58,8 +60,8 @@ async def post_check(request: web.Request) -> web.StreamResponse:
     return json_response(
         {
             "ok": not checked.problems,
-            "problems": [problem.to_json() for problem in checked.problems],
-            "warnings": [problem.to_json() for problem in checked.warnings],
+            "problems": [problem.to_json() for problem in first_problems(checked.problems)],
+            "warnings": [problem.to_json() for problem in first_problems(checked.warnings)],
             "changes": None if checked.diff is None else checked.diff.to_json(),
         }
     )

@@ -95,7 +95,7 @@ async def read_call(
         fields = apply_rules(resolution.rules, fields, exchange.dialect)
     if keys.keep_alive_s == 0:
         _check_may_go(services.supervisor, spec)
-    keys = _granted(keys, spec, exchange)
+    keys = _granted(keys, spec, exchange, services.supervisor)
     account.is_stream = keys.stream
     lora = services.lora_scales.for_requests(resolution) if runs.takes_loras else resolution.lora
     previous = None
@@ -168,12 +168,12 @@ def _check_passes(spec: ModelSpec, path: str) -> None:
 # --- what a key may have ---
 
 
-def _granted(keys: OwnedKeys, spec: ModelSpec, exchange: Exchange) -> OwnedKeys:
+def _granted(keys: OwnedKeys, spec: ModelSpec, exchange: Exchange, supervisor: Supervisor) -> OwnedKeys:
     """Return the keys as far as the sender may have what they want. Raises: Forbidden, BadRequest."""
     grant = exchange.grant
     _check_priority(keys.priority, grant)
     keep_alive_s = _granted_keep_alive_s(keys.keep_alive_s, spec, grant)
-    if keep_alive_s is not None and keep_alive_s != keys.keep_alive_s:
+    if keep_alive_s is not None and keep_alive_s != keys.keep_alive_s and not _stays(supervisor, spec):
         exchange.reply.headers[KEEP_ALIVE] = f"{keep_alive_s:.15g}"
     return replace(keys, priority=keys.priority + grant.priority, keep_alive_s=keep_alive_s)
 
@@ -190,18 +190,25 @@ def _check_priority(priority: int, grant: Grant) -> None:
 
 def _check_may_go(supervisor: Supervisor, spec: ModelSpec) -> None:
     """Return if the model may be unloaded as soon as it is idle. Raises: BadRequest when it stays in any case."""
-    view = supervisor.snapshot().models.get(spec.name)
-    if view is None or not (view.is_pinned or spec.home):
+    if not _stays(supervisor, spec):
         return
-    why = f"`{'pin' if view.is_pinned else 'home'}` in models.yaml says that it stays"
-    if view.is_pinned and view.is_pin_ordered:
+    why = f"`{'pin' if supervisor.is_pinned(spec.name) else 'home'}` in models.yaml says that it stays"
+    if supervisor.is_pinned(spec.name) and not spec.pin:
         why = "it is pinned (POST /admin/pin)"
     raise BadRequest(f"'keep_alive' 0 cannot unload `{spec.name}`: {why}; leave 'keep_alive' out", param="keep_alive")
 
 
+def _stays(supervisor: Supervisor, spec: ModelSpec) -> bool:
+    """Return whether the model stays however long it is idle, so that `keep_alive` changes nothing now."""
+    return supervisor.is_pinned(spec.name) or spec.home
+
+
 def _granted_keep_alive_s(wanted_s: float | None, spec: ModelSpec, grant: Grant) -> float | None:
-    """Return how long the model stays when it is idle: not beyond what is configured, for those who do not run it."""
-    if wanted_s is None or spec.remote is not None or spec.pin or spec.home:
+    """Return how long the model stays when it is idle: not beyond what is configured, for those who do not run it.
+
+    Of a model that stays in any case too: the time begins to count when somebody unpins it.
+    """
+    if wanted_s is None or spec.remote is not None:
         return wanted_s
     if spec.idle_unload_s <= 0 or Scope.ADMIN in grant.scopes:
         return wanted_s

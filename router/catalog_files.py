@@ -129,7 +129,7 @@ def _complete(
     """Return the catalogue with template files read and problems set, and those problems with their places."""
     templates: dict[Path, tuple[str, str | None]] = {}
     models: dict[str, ModelSpec] = {}
-    problems: list[Problem] = []
+    problems: dict[Problem, None] = {}  # each once, in this order
     for name, spec in reading.catalog.models.items():
         places = reading.options.get(name, {})
         reasons = [] if spec.problem is None else [Problem(f"models.{name}", spec.problem)]
@@ -154,11 +154,11 @@ def _complete(
             problem = "; ".join(reason.message for reason in reasons) or None
             spec = dataclasses.replace(spec, chat_template=text or None, problem=problem, file_marks=marks)  # noqa: PLW2901
         models[name] = spec
-        problems += [reason for reason in reasons if reason not in problems]
+        problems |= dict.fromkeys(reasons)
     keys = tuple(
         key if key.file is None else dataclasses.replace(key, file=_expanded(key.file)) for key in reading.catalog.keys
     )
-    return dataclasses.replace(reading.catalog, models=models, keys=keys), problems
+    return dataclasses.replace(reading.catalog, models=models, keys=keys), list(problems)
 
 
 def _expanded(path: Path) -> Path:

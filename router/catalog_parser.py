@@ -7,6 +7,7 @@ Owns the top level of the file and names that are used twice. Must not touch the
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from router.catalog_refusals import (
     explain_model_key,
     explain_top_key,
 )
-from router.catalog_scalars import Findings, Found, Wrong, name_problem, read_whole, shown
+from router.catalog_scalars import Findings, Found, Wrong, hidden_map, name_problem, read_whole, shown
 from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, SPARES, TOP_KEYS
 from router.catalog_values import FoundAlias, device_id, read_section
 from router.device import CPU
@@ -33,6 +34,9 @@ from router.references import PathReference, parse_reference
 from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
 
 _DEFAULTS_KEYS = {name: key for name, key in MODEL_KEYS.items() if name not in NOT_IN_DEFAULTS}
+
+_MAX_NAMES = 20
+"""So many names a message may list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,7 @@ class _Reader:
                 message = "a model of another server has no adapters here: give them to the other server"
                 self._findings.add(found.where, found.place, message)
             elif known:
-                names = ", ".join(f"`{one}`" for one in known)
+                names = ", ".join(f"`{one}`" for one in itertools.islice(known, _MAX_NAMES)) + (", …" if len(known) > _MAX_NAMES else "")
                 self._findings.add(found.where, found.place, f"no adapter is named `{name[:80]}`; `loras` has {names}")
             else:
                 self._findings.add(
@@ -316,13 +320,15 @@ class _Reader:
 
     def _key(self, id_: str, node: YamlMap, place: Place) -> KeySpec | None:
         where = f"keys.{id_}"
-        num_before = len(self._findings.problems)
-        found = read_section(node, where, API_KEY_KEYS, lambda key, _: explain_api_key_key(key), self._findings)
+        num_before = self._findings.count
+        found = read_section(
+            hidden_map(node), where, API_KEY_KEYS, lambda key, _: explain_api_key_key(key), self._findings
+        )
         sources = [name for name in ("env", "file", "sha256") if name in node.entries]
-        if len(sources) != 1 and len(self._findings.problems) == num_before:
+        if len(sources) != 1 and self._findings.count == num_before:
             message = f"has {' and '.join(sources)}: keep one" if sources else "says nowhere where the key is"
             self._findings.add(where, place, f"{message}; write exactly one of `env`, `file` and `sha256`")
-        if len(self._findings.problems) > num_before:
+        if self._findings.count > num_before:
             return None
         values = {name: entry.value for name, entry in found.items()}
         scopes = frozenset(values.pop("scopes", KeySpec(id_).scopes))

@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from router.errors import RouterError
+
+ELSEWHERE: Final = "what is wrong stands in the server's log, and `corral check` tells it"
+"""In the place of words that may name files and quote the configuration, for those who are not its administrators."""
+
+MAX_TOLD: Final = 200
+"""So many problems are told at once over HTTP and in the log; how many more there are is told with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +37,23 @@ class Problem:
             place += f":{self.line}:{self.column or 1}" if place else f"line {self.line}, column {self.column or 1}"
         return ": ".join(part for part in (place, self.where, self.message) if part)
 
+    @property
+    def whereabouts(self) -> str:
+        """Where it is, on one line, without a word of what: that may tell of files and values. "" = no place in it."""
+        return Problem(self.where, "", self.line, self.column).describe()
+
     def to_json(self) -> dict[str, Any]:
         """Return it as routes show it."""
         return {"where": self.where, "message": self.message, "line": self.line, "column": self.column}
+
+
+def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return as many of them as are told at once, and one that says how many more there are."""
+    num_more = len(problems) - MAX_TOLD
+    if num_more <= 0:
+        return tuple(problems)
+    more = f"and {num_more} more: correct these first; `corral check` tells all of them"
+    return (*problems[:MAX_TOLD], Problem("", more))
 
 
 class CatalogError(RouterError):

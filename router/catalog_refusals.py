@@ -7,6 +7,7 @@ Owns the words for options of other servers and of later releases. Must not read
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Collection, Mapping
 
 from router.catalog_inner_keys import HOOK_KEYS, LORA_KEYS
@@ -167,8 +168,13 @@ def explain_model_key(key: str, value_text: str | None, *, section: str = "a mod
     if canonical in TOP_KEYS:
         return f"`{canonical}` is a key of the top level of the file, not of {section}"
     close = _similar(key, [name for name in (*MODEL_KEYS, *POINTERS, *REQUEST_PARAMETERS) if len(name) > 3])
-    if close and close[0] not in MODEL_KEYS:
-        return f"unknown key `{key}`: did you mean `{close[0]}`? {explain_model_key(close[0], value_text)}"
+    if close and close[0] not in MODEL_KEYS and difflib.SequenceMatcher(None, canonical, close[0]).ratio() > 0.8:
+        # No name is proposed that is refused itself: what it is called here is said at once.
+        if (parameter := REQUEST_PARAMETERS.get(close[0])) is not None:
+            return (
+                f"unknown key `{key}`: for requests write `request: {{defaults: {{{parameter}: {value_text or '…'}}}}}`"
+            )
+        return f"unknown key `{key}`: {POINTERS[close[0]]}, if you mean that"
     return _nearest(key, MODEL_KEYS)
 
 
@@ -278,9 +284,14 @@ def _similar(key: str, known: Collection[str]) -> list[str]:
     folded = key.strip("-_ ").replace("-", "_").lower()
     if len(folded) > 100:  # no key is that long, and comparing takes time
         return []
+    return list(_nearest_names(folded, tuple(known)))
+
+
+@functools.lru_cache(maxsize=1024)  # who has a key wrong has it wrong in many models
+def _nearest_names(folded: str, known: tuple[str, ...]) -> tuple[str, ...]:
     close = difflib.get_close_matches(folded, known, n=1, cutoff=0.6)
     longer = [name for name in known if len(folded) >= 3 and name.startswith(folded)]
-    return close or longer[:1]
+    return tuple(close or longer[:1])
 
 
 def _names(known: Collection[str]) -> str:

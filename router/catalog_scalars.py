@@ -15,7 +15,7 @@ from typing import Any, assert_never
 from router.catalog import MAX_NAME_LENGTH
 from router.catalog_kinds import Choice, Number, Size, Text, Whole
 from router.catalog_problems import Problem
-from router.yaml_lines import Place, YamlList, YamlMap, YamlNode, YamlScalar
+from router.yaml_lines import Place, YamlEntry, YamlList, YamlMap, YamlNode, YamlScalar
 
 
 class Wrong(Exception):
@@ -38,6 +38,11 @@ class Findings:
         """Everything that was found so far."""
         return tuple(self._problems)
 
+    @property
+    def count(self) -> int:
+        """How many problems were found so far."""
+        return len(self._problems)
+
     def add(self, where: str, place: Place, message: str) -> None:
         """Record one problem, on one line whatever its keys and values contain. Mutates: `problems`."""
         self._problems[Problem(_one_line(where), _one_line(message), place.line, place.column)] = None
@@ -52,6 +57,34 @@ class Found:
     place: Place
 
 
+# --- what may be a secret ---------------------------------------------------------------------------------
+
+
+class _HiddenScalar(YamlScalar):
+    """A scalar that no message may quote."""
+
+    __slots__ = ()
+
+
+def hidden(node: YamlNode) -> YamlNode:
+    """Return the same node, of which no message quotes a value: it may hold secrets."""
+    match node:
+        case YamlMap():
+            return hidden_map(node)
+        case YamlList():
+            return YamlList(tuple(hidden(item) for item in node.items), node.place)
+        case YamlScalar():
+            return _HiddenScalar(node.value, node.text, node.place)
+        case _:
+            assert_never(node)
+
+
+def hidden_map(node: YamlMap) -> YamlMap:
+    """Return the same map, of which no message quotes a value; its keys are no secret."""
+    entries = {name: YamlEntry(hidden(entry.value), entry.place) for name, entry in node.entries.items()}
+    return YamlMap(entries, node.place)
+
+
 # --- values ----------------------------------------------------------------------------------------------
 
 
@@ -64,7 +97,7 @@ def read_whole(kind: Whole, node: YamlNode) -> int | None:
             if node.value > kind.maximum and kind.beyond:
                 raise Wrong(kind.beyond)
             if not kind.minimum <= node.value <= kind.maximum:
-                raise Wrong(f"must be from {kind.minimum} to {kind.maximum}, not {node.text[:40]}")
+                raise Wrong(f"must be from {kind.minimum} to {kind.maximum}, not {shown(node)}")
             return node.value
     words = "".join(f" or `{word}`" for word in kind.words)
     raise Wrong(f"must be {kind.hint or 'a whole number'}{words}, not {shown(node)}{_unquote(node)}")
@@ -193,7 +226,9 @@ def _one_line(text: str) -> str:
 
 
 def short_text(node: YamlNode) -> str | None:
-    """Return a scalar's text if it is short enough to quote in a message."""
+    """Return a scalar's text if it may be quoted in a message and is short enough for that."""
+    if isinstance(node, _HiddenScalar):
+        return None
     return node.text if isinstance(node, YamlScalar) and 0 < len(node.text) <= 40 else None
 
 
@@ -206,6 +241,8 @@ def shown(node: YamlNode) -> str:
             return "a map"
         case YamlScalar(value=None):
             return "nothing (null)"
+        case _HiddenScalar(value=value):
+            return "text" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
         case YamlScalar(value=str(text)):
             flat = " ".join(text.split())
             return f"the text '{flat if len(flat) <= 40 else flat[:40] + '…'}'"

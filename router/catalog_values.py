@@ -45,6 +45,7 @@ from router.catalog_scalars import (
     Findings,
     Found,
     Wrong,
+    hidden,
     name_problem,
     read_address,
     read_choice,
@@ -60,6 +61,9 @@ from router.catalog_scalars import (
 from router.device import CPU
 from router.references import parse_reference
 from router.yaml_lines import Place, YamlList, YamlMap, YamlNode, YamlScalar
+
+_MAX_EXPLAINED = 1000
+"""After so many problems the keys that do not exist are told without a guess at what was meant, which takes time."""
 
 
 def read_section(
@@ -78,7 +82,9 @@ def read_section(
         path = f"{where}.{name}"
         key = keys.get(name)
         if key is None:
-            findings.add(path, entry.place, explain(name, short_text(entry.value)))
+            is_told = findings.count < _MAX_EXPLAINED
+            message = explain(name, short_text(entry.value)) if is_told else f"unknown key `{name[:60]}`"
+            findings.add(path, entry.place, message)
             continue
         value = entry.value
         if key.is_nullable and isinstance(value, YamlScalar) and value.value is None:
@@ -225,10 +231,11 @@ def _proportions(node: YamlNode) -> tuple[float, ...]:
 
 def _environment(node: YamlNode, where: str, findings: Findings) -> dict[str, str]:
     env: dict[str, str] = {}
-    for name, entry in _map(node, "a map from variable to value").entries.items():
+    for name, entry in _map(hidden(node), "a map from variable to value, such as {NAME: value}").entries.items():
         value = entry.value
-        if re.fullmatch(VARIABLE_PATTERN, name) is None:
-            findings.add(f"{where}.{name}", entry.place, "is not a name of an environment variable")
+        if re.fullmatch(VARIABLE_PATTERN, name) is None:  # with a `=` in it, what follows may be a secret
+            message = "is not a name of an environment variable"
+            findings.add(f"{where}.{name.partition('=')[0]}", entry.place, message)
         elif not isinstance(value, YamlScalar) or isinstance(value.value, bool | None):
             message = f"must be text or a number, not {shown(value)}; put it in quotes"
             findings.add(f"{where}.{name}", value.place, message)

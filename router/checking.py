@@ -20,6 +20,7 @@ from router.fetch.protocol import SourceError
 from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
 from router.lora_files import check_lora, locate_lora
+from router.reasons import gigabytes
 from router.references import parse_reference
 from router.rule_values import wrong_rules
 from router.settings import RouterSettings
@@ -188,7 +189,7 @@ def describe_models(catalog: Catalog, store: ModelStore) -> list[str]:
         elif known["path"] is None:
             file = "fetched at the first request"
         else:
-            file = f"{known['architecture']}, {known['bytes'] / 1e6:.0f} MB"
+            file = f"{known['architecture']}, {gigabytes(known['bytes'])}"
         context = known["context"]
         tokens = f"{context} tokens a request, " if context is not None else ""
         names = f"also called {', '.join(spec.aliases)}" if spec.aliases else ""

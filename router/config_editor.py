@@ -19,17 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from router.auth import KeyRing
 from router.catalog_diff import CatalogDiff
 from router.catalog_files import MAX_CATALOG_BYTES
-from router.catalog_problems import CatalogError, Problem
-from router.errors import Conflict, Forbidden, ShuttingDown
+from router.catalog_problems import CatalogError
+from router.errors import Conflict, DiskFull, Forbidden, NotWritten, ShuttingDown
 from router.reload import Reloader
 
 EDITS_ARE_OFF: Final = (
     "the configuration is not written over HTTP: edit the file itself, or start the server with "
     "CORRAL_ALLOW_CONFIG_EDITS=true. Whoever may write it may have commands run as the server (`hooks`)"
 )
+WITHHELD: Final = (
+    "other users of this machine may not read the file, but without API keys whoever reaches this server could read it "
+    "here: start the server with CORRAL_ADMIN_KEYS to see and edit it with such a key, or let everybody read the file"
+)
 PUT: Final = "PUT /admin/config"
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 T = TypeVar("T")
 
@@ -39,7 +46,7 @@ class ConfigText:
     """The file as it lies on the disk."""
 
     text: str | None
-    """None = there is no text that could be shown."""
+    """None = there is no text that may be shown."""
     sha256: str | None
     why_not: str | None
     """Why it cannot be written; None = it can."""
@@ -48,9 +55,11 @@ class ConfigText:
 class ConfigEditor:
     """See the module. To be used on one event loop."""
 
-    def __init__(self, reloader: Reloader, *, may_edit: bool) -> None:
+    def __init__(self, reloader: Reloader, *, keys: KeyRing, may_edit: bool) -> None:
+        """`keys` tell whether everybody may ask: then the text of a file that is not for everybody is not shown."""
         self._reloader = reloader
         self._path = reloader.path
+        self._keys = keys
         self._may_edit = may_edit
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -64,8 +73,8 @@ class ConfigEditor:
 
         `sha256`: of what the file held when the editing began. Outlives the caller.
 
-        Raises: Forbidden; Conflict when the file holds something else by now; CatalogError, with every problem. Then
-        the file holds what it held.
+        Raises: Forbidden; Conflict when the file holds something else by now; CatalogError, with every problem;
+        NotWritten when the disk refuses. Then, and after any other failure, the file holds what it held.
         """
         if not self._may_edit:
             raise Forbidden(EDITS_ARE_OFF)
@@ -89,19 +98,23 @@ class ConfigEditor:
                 raise CatalogError(checked.problems)
             raw = text.encode("utf-8")
             replaced = await asyncio.to_thread(_replace, self._path, raw, sha256)
+            is_in_force = False
             try:
                 diff = await self._reloader.reload(PUT)
-            except (CatalogError, ShuttingDown):
-                await asyncio.to_thread(_restore, self._path, replaced, raw)
-                with contextlib.suppress(CatalogError, ShuttingDown):
-                    await self._reloader.reload(f"{PUT}: the text of before is back")
-                raise
+                is_in_force = True
+            finally:  # whatever it was, a fault of ours included: the next start must not find this text
+                if not is_in_force:
+                    await asyncio.to_thread(_restore, self._path, replaced, raw)
+                    with contextlib.suppress(CatalogError, ShuttingDown):
+                        await self._reloader.reload(f"{PUT}: the text of before is back")
             return diff, _digest(raw)
 
     def _read(self) -> ConfigText:
         if (why_not := _textless(self._path)) is not None:
             return ConfigText(None, None, why_not)
         try:
+            if self._keys.is_empty and not self._path.stat().st_mode & stat.S_IROTH:
+                return ConfigText(None, None, WITHHELD)
             raw = _read_bytes(self._path)
             text = raw.decode("utf-8-sig") if len(raw) <= MAX_CATALOG_BYTES else None
             if text is None:
@@ -152,7 +165,7 @@ def _replace(path: Path, raw: bytes, sha256: str) -> bytes:
     """Return what `path` held, which holds `raw` now: at no moment half of it, whatever fails.
 
     The mode stays, and owner and group as far as this process may set them; of a link, what it leads to is replaced.
-    Raises: Conflict when it holds something else than `sha256` by now; CatalogError when the disk refuses.
+    Raises: Conflict when it holds something else than `sha256` by now; NotWritten when the disk refuses.
     """
     target = path.resolve()
     try:
@@ -161,10 +174,12 @@ def _replace(path: Path, raw: bytes, sha256: str) -> bytes:
             raise _changed(path)
         _write_beside(target, raw)
     except OSError as error:
-        words = f"it cannot be written: {error.strerror or error}"
+        words = f"nothing has changed: {path.name} cannot be written: {error.strerror or error}"
         if error.errno == errno.EBUSY:
             words += "; a file that is mounted by itself cannot be replaced: mount its folder"
-        raise CatalogError([Problem("", words)]) from None
+        if error.errno in _NO_ROOM:
+            raise DiskFull(f"{words}; make room on that disk, then save again") from None
+        raise NotWritten(words) from None
     return before
 
 

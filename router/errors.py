@@ -1,6 +1,8 @@
 """Every way in which the router refuses or fails a request.
 
     RouterError                500  internal_error
+    ├── NotWritten             500  not_written
+    │   └── DiskFull           507  disk_full
     ├── BadRequest             400  invalid_request_error (or a code of its own)
     ├── Unauthorized           401  invalid_api_key
     ├── Forbidden              403  forbidden
@@ -58,6 +60,19 @@ class RouterError(Exception):
     def to_payload(self) -> ErrorPayload:
         """Return the error in the form that workers use too, so that one function formats both."""
         return ErrorPayload(self.http_status, self.code, self.message, self.param, self.retry_after_s)
+
+
+class NotWritten(RouterError):
+    """The system does not let the server write a file; the message has its words. No fault of the client's."""
+
+    code = "not_written"
+
+
+class DiskFull(NotWritten):
+    """There is no room for the file, on the disk or in the quota of the server's user."""
+
+    http_status = 507
+    code = "disk_full"
 
 
 class BadRequest(RouterError):

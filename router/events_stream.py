@@ -69,7 +69,7 @@ async def get_events(request: web.Request) -> web.StreamResponse:
         box = stack.enter_context(open_(max_bytes=_MAX_WAITING_BYTES))
         if _CHANGES in names:
             stack.enter_context(request.app[EVENT_HUB].told(services.supervisor, box, _tell_ours))
-        stack.enter_context(hub.followed(services, box, topics, with_keys=Scope.ADMIN in grant.scopes))
+        stack.enter_context(hub.followed(services, box, topics, is_admin=Scope.ADMIN in grant.scopes))
         scopes = {"X-Corral-Scopes": ", ".join(sorted(grant.scopes))}  # so that a page hides what its key may not do
         return await _write(request, box, headers=scopes)
 

@@ -112,6 +112,11 @@ class Fleet:
         record = self._ledger.records.get(model)
         return record is not None and bool(record.all_serving)
 
+    def is_pinned(self, model: str) -> bool:
+        """Return whether idleness does not unload `model`, by its configuration or by order."""
+        record = self._ledger.records.get(model)
+        return record is not None and record.is_pinned
+
     def reserved(self) -> dict[str, int]:
         """Return the bytes of each device that are set apart for workers."""
         reserved: dict[str, int] = {}

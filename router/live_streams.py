@@ -25,6 +25,8 @@ _MAX_OF_KEY = 0.25
 """The share of them that one key may have, unless it is an administrator's."""
 MAX_WAITING_BYTES = 256 * 1024
 """For one client, beyond what the system has taken."""
+LAST_PIECES_S = 1.0
+"""So long may a client take to read what waits for it when its reply ends because the server stops."""
 PING_EVERY_S = 15.0
 
 
@@ -50,8 +52,10 @@ class Outbox:
         self._num_left_out = 0
         self._news = asyncio.Event()
         self.is_closed = False
+        self.is_ending = False
+        """What waits is still written, and then the reply ends."""
         self.on_close: Callable[[], None] = lambda: None
-        """Called once, when nothing more is to be written."""
+        """Called when nothing more is to be written."""
 
     def push(self, piece: bytes, *, state_of: str | None = None) -> None:
         """The piece will be written, unless the client is too slow.
@@ -71,6 +75,23 @@ class Outbox:
             self._num_left_out += 1
         self._news.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to be written, and nothing will come."""
+        return self.is_closed or (self.is_ending and not self._pieces)
+
+    def end(self) -> None:
+        """The reply ends once what waits has been written; the client gets `LAST_PIECES_S` to read it."""
+        if self.is_closed or self.is_ending:
+            return
+        self.is_ending = True
+        self._news.set()
+        asyncio.get_running_loop().call_later(LAST_PIECES_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self.close()
+        self.on_close()  # also when all is written and the client has not read it
+
     def close(self) -> None:
         """Nothing more is written."""
         if self.is_closed:
@@ -82,7 +103,7 @@ class Outbox:
 
     async def take(self, within_s: float) -> bytes:
         """Return everything that waits, at once or as soon as something comes; b"" when nothing does."""
-        if not self._pieces and not self.is_closed:
+        if not self._pieces and not self.is_over:
             self._news.clear()
             try:
                 async with asyncio.timeout(within_s):
@@ -104,6 +125,7 @@ class LiveStreams:
         self._max_streams = max_streams
         self._boxes: dict[Outbox, tuple[Kind, str | None]] = {}
         """With the key that each one came with."""
+        self._are_short = False
 
     @contextmanager
     def open(
@@ -118,18 +140,30 @@ class LiveStreams:
             raise _refuse(f"{max_of_key} clients with this API key follow {kind.name.lower()} already")
         box = Outbox(left_out=left_out, max_bytes=max_bytes)
         self._boxes[box] = kind, grant.key_id
+        if self._are_short:
+            box.end()
         try:
             yield box
         finally:
             del self._boxes[box]
-            box.close()
+            if not box.is_ending:  # else the last pieces may be on their way
+                box.close()
 
     def num_open(self, kind: Kind) -> int:
         """Return how many clients follow this kind now."""
         return sum(other is kind for other, _ in self._boxes.values())
 
+    def dismiss(self, *, for_good: bool) -> None:
+        """Every reply ends once it has told what it has to tell: the server is about to stop.
+
+        Those that begin later go on, unless it is `for_good`: then they tell what is, and end at once.
+        """
+        self._are_short = for_good
+        for box in list(self._boxes):
+            box.end()
+
     async def end_all(self, _: web.Application) -> None:
-        """Every reply ends: the server stops."""
+        """Every reply ends now: the server stops."""
         for box in list(self._boxes):
             box.close()
 
@@ -159,18 +193,20 @@ async def write_until_left(
     """
     own = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=own | dict(headers or {}))
-    box.on_close = partial(_cut_off, request.transport)
     try:
         await response.prepare(request)
         if request.method == "HEAD":
             return response
-        while not box.is_closed:
+        box.on_close = partial(_cut_off, request.transport)
+        while not box.is_over:
             piece = await box.take(every_s) or ping
             if not may_go_on():
                 box.close()
             if piece and not box.is_closed:
                 async with asyncio.timeout(max_stall_s):
                     await response.write(piece)
+        if box.is_ending:
+            response.force_close()  # its client would follow again, on a connection that is to be closed
         await response.write_eof()
     except TimeoutError:
         box.close()

@@ -32,7 +32,8 @@ _LEAVING = frozenset({WorkerState.DRAINING.value, WorkerState.STOPPING.value})
 
 async def get_health(request: web.Request) -> web.StreamResponse:
     """Answer 200 if the router (or `?model=`) can take requests, else 503 with the reason."""
-    supervisor = request.app[SERVICES].supervisor
+    services = request.app[SERVICES]
+    supervisor = services.supervisor
     if name := request.query.get("model"):
         return _model_health(supervisor, name)
     fleet = supervisor.snapshot()
@@ -52,8 +53,9 @@ async def get_health(request: web.Request) -> web.StreamResponse:
         body["hung"] = [
             {"model": worker.model, "replica": worker.replica, "reason": why} for worker, why in sorted(hung.items())
         ]
-    if (refused := request.app[SERVICES].reloader.refused) is not None:
-        body["configuration"] = {"status": "invalid", "error": refused.summary, "since": round(refused.since_s)}
+    if (refused := services.reloader.refused) is not None:
+        error = refused.summary if services.keys.is_empty else refused.outline  # with keys, strangers may ask this too
+        body["configuration"] = {"status": "invalid", "error": error, "since": round(refused.since_s)}
     return json_response(body, status=503 if fleet.is_shutting_down else 200)
 
 

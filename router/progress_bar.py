@@ -21,7 +21,8 @@ _CLEAR = "\r\033[K"
 def describe(fetches: Mapping[str, FetchProgress], columns: int) -> str:
     """Return at most `columns` characters about all downloads; of a single one, a bar too where there is room.
 
-    For example `coder: downloading part 2 of 6 [#####     ] 46 of 98 MB`, or `coder 13/89 MB · smollm2 41/93 MB`.
+    The bar is that of the whole model, the bytes are those of the part that comes.
+    For example `coder: downloading part 2 of 6 [#######     ] 46 of 98 MB`, or `coder 13/89 MB · smollm2 41/93 MB`.
     """
     if len(fetches) != 1:
         return " · ".join(f"{model} {progress.amount.replace(' of ', '/')}" for model, progress in fetches.items())[
@@ -30,8 +31,7 @@ def describe(fetches: Mapping[str, FetchProgress], columns: int) -> str:
     ((model, progress),) = fetches.items()
     if not progress.done_bytes and not progress.total_bytes and progress.detail:
         return f"{model}: {progress.detail}"[:columns]  # nothing is coming yet: what is waited for
-    if progress.total_bytes:
-        share = min(1.0, progress.done_bytes / progress.total_bytes)
+    if (share := progress.share) is not None:
         bar = "#" * round(share * _WIDTH)
         what = f"{progress.phase} {progress.detail}".rstrip()
         text = f"{model}: {what} [{bar:<{_WIDTH}}] {progress.amount}"

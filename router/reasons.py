@@ -40,11 +40,11 @@ class Shortage:
     def words(self) -> str:
         """What is lacking, and what bounds it: the configured budget, or what other programs use."""
         name = self.device.id
-        need = f"it needs {_gigabytes(self.needed)} on {name}, where {_gigabytes(max(0, self.free))} "
+        need = f"it needs {gigabytes(self.needed)} on {name}, where {gigabytes(max(0, self.free))} "
         unbudgeted = self.device.total_bytes - self.device.headroom_bytes - self.used_by_others
         if self.device.budget_bytes is not None and self.device.budget_bytes <= unbudgeted:
-            return f"{need}of the {_gigabytes(self.device.budget_bytes)} for models (devices.{name}.budget) are free"
-        return f"{need}are free and other programs use {_gigabytes(self.used_by_others)}"
+            return f"{need}of the {gigabytes(self.device.budget_bytes)} for models (devices.{name}.budget) are free"
+        return f"{need}are free and other programs use {gigabytes(self.used_by_others)}"
 
 
 def shutting_down() -> Refusal:
@@ -102,7 +102,7 @@ def pinned_out(record: ModelRecord, max_loaded: int | None, pinned: Iterable[str
     """Return the refusal for a model that no room can ever be made for."""
     names = ", ".join(f"'{other}'" for other in pinned)
     limit = "" if max_loaded is None else f" (limits.max_loaded is {max_loaded})"
-    need = "" if record.footprint is None else f", and it needs {_gigabytes(_least(record.footprint))}"
+    need = "" if record.footprint is None else f", and it needs {gigabytes(_least(record.footprint))}"
     return Refusal(
         RefusalKind.UNAVAILABLE,
         f"Model '{record.policy.name}' cannot be loaded: pinned models ({names}) leave no room for it{limit}{need}. "
@@ -136,26 +136,26 @@ def too_large(record: ModelRecord, devices: Sequence[Device]) -> Refusal:
 
 def _demand(footprint: Footprint, devices: Iterable[Device]) -> str:
     if not any(device.is_gpu for device in devices):
-        return f"{_gigabytes(footprint.cpu_bytes)} of memory"
+        return f"{gigabytes(footprint.cpu_bytes)} of memory"
     gpu = footprint.gpu_bytes + footprint.gpu_compute_bytes
-    return f"{_gigabytes(gpu)} of GPU memory and {_gigabytes(footprint.host_bytes)} of main memory"
+    return f"{gigabytes(gpu)} of GPU memory and {gigabytes(footprint.host_bytes)} of main memory"
 
 
 def _offer(device: Device) -> str:
     """Return what a device has for models, and why no more."""
-    why = f"of {_gigabytes(device.total_bytes)}"
+    why = f"of {gigabytes(device.total_bytes)}"
     if device.budget_bytes is not None and device.budget_bytes <= device.total_bytes - device.headroom_bytes:
-        why += f", budget {_gigabytes(device.budget_bytes)}"
+        why += f", budget {gigabytes(device.budget_bytes)}"
     elif device.headroom_bytes:
-        why += f", headroom {_gigabytes(device.headroom_bytes)}"
-    return f"{device.id} has {_gigabytes(device.usable_bytes)} for models ({why})"
+        why += f", headroom {gigabytes(device.headroom_bytes)}"
+    return f"{device.id} has {gigabytes(device.usable_bytes)} for models ({why})"
 
 
 def _least(footprint: Footprint) -> int:
     return min(footprint.cpu_bytes, footprint.gpu_bytes + footprint.gpu_compute_bytes or footprint.cpu_bytes)
 
 
-def _gigabytes(num_bytes: int) -> str:
+def gigabytes(num_bytes: int) -> str:
     """Return an amount for people, in decimal units as files are listed."""
     return f"{num_bytes / 1e9:.1f} GB" if abs(num_bytes) >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import time
@@ -22,10 +23,11 @@ from router.body import BodyMemory
 from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
 from router.catalog_files import Locate, examine_text, in_order, load_catalog, named_files
-from router.catalog_problems import CatalogError, Problem
+from router.catalog_problems import ELSEWHERE, CatalogError, Problem, first_problems
 from router.cors import ANY
-from router.errors import ShuttingDown
+from router.errors import ShuttingDown, TooManyRequests
 from router.host_guard import HostGuard, is_loopback
+from router.own_thread import in_own_thread
 from router.settings import RouterSettings
 from router.watcher import Sight, look
 
@@ -37,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 EDIT = "edited"
 """Why the configuration is read again when nobody has asked for it."""
+
+_MAX_CHECKS = 4
+"""So many texts may be checked or wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ class Refused:
         """The first problem and how many more there are, on one line."""
         first = self.problems[0].describe()
         return first if len(self.problems) == 1 else f"{first} (and {len(self.problems) - 1} more)"
+
+    @property
+    def outline(self) -> str:
+        """Where the first problem is and how many more there are, for those who may not know what the file says."""
+        more = "" if len(self.problems) == 1 else f" (and {len(self.problems) - 1} more)"
+        return f"{self.problems[0].whereabouts or 'the file or a key'}{more}: {ELSEWHERE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,9 @@ class Reloader:
         self._locate = locate
         self._on_models = on_models
         self._turn = asyncio.Lock()
+        self._check_turn = asyncio.Lock()
+        self._checking: asyncio.Future[Checked] | None = None
+        self._num_checks = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -136,8 +150,25 @@ class Reloader:
             raise
 
     async def check(self, text: str) -> Checked:
-        """Return what would become of `text` if it stood in the file that was given; nothing changes."""
-        return await asyncio.to_thread(self._check, text, self._parts.supervisor.catalog)
+        """Return what would become of `text` if it stood in the file that was given; nothing changes.
+
+        One after another: each may keep a core busy. Raises: TooManyRequests when too many wait.
+        """
+        if self._num_checks >= _MAX_CHECKS:
+            raise TooManyRequests(
+                f"{self._num_checks} texts wait to be checked, one after another: try again when they are",
+                retry_after_s=5.0,
+            )
+        self._num_checks += 1
+        try:
+            async with self._check_turn:
+                if self._checking is not None:  # whoever wanted it may have left: it goes on to its end
+                    await asyncio.wait({self._checking})
+                look = functools.partial(self._check, text, self._parts.supervisor.catalog)
+                self._checking = in_own_thread(look, "config-check")
+                return await asyncio.shield(self._checking)
+        finally:
+            self._num_checks -= 1
 
     async def take_edits(self) -> None:
         """Everything follows an edit, or the log tells why not; a look that finds nothing new says nothing."""
@@ -226,7 +257,7 @@ class Reloader:
     def _refuse(self, error: CatalogError) -> None:
         since_s = time.time() if self.refused is None else self.refused.since_s
         self.refused = Refused(error.problems, since_s)
-        told = {"reload": "refused", "problems": [problem.describe() for problem in error.problems]}
+        told = {"reload": "refused", "problems": [problem.describe() for problem in first_problems(error.problems)]}
         logger.error(
             "the configuration stays as it was, because what was read cannot be used: %s",
             error.summary,

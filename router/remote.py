@@ -11,7 +11,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -90,6 +90,7 @@ class RemoteRelay:
         self._body_share = body_share
         self._clock = asyncio.get_running_loop().time
         self._reader = _READERS.get(reply.dialect, ReplyReader)()
+        self._is_complete: Callable[[], None] = lambda: None
 
     async def run(self) -> web.StreamResponse:
         """Return the client's response, complete.
@@ -102,7 +103,8 @@ class RemoteRelay:
         try:
             with self._remotes.place(spec):
                 self._note_asked()
-                async with self._signs_of_life():
+                async with self._signs_of_life(), self._remotes.answer() as is_complete:
+                    self._is_complete = is_complete
                     return await self._within_limit()
         except RemoteSaidNo as refusal:
             if self._reply.is_open or (self._reply.dialect is Dialect.ANTHROPIC and not is_error(refusal.body)):
@@ -219,6 +221,7 @@ class RemoteRelay:
             )
         body = await self._read(remote_reply, _MAX_WHOLE_BYTES)
         limit.reschedule(None)  # it is complete: nothing may take it back
+        self._is_complete()
         self._note_first_byte()
         if len(body) > SCAN_INLINE_BYTES:
             is_json = await asyncio.to_thread(self._reader.read_whole, body)
@@ -252,6 +255,7 @@ class RemoteRelay:
         # Clients close as soon as they have read the last event, often before our response has ended.
         self._account.is_answered = reader.is_done
         limit.reschedule(None)
+        self._is_complete()
         if reader.error is not None:
             self._account.note_error(WorkerRefused(reader.error))  # the client has it already
         elif not reader.is_done and not reader.finish_reasons:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -43,6 +43,7 @@ class Remotes:
         self._is_closing = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._answers: set[asyncio.Timeout] = set()
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -104,12 +105,40 @@ class Remotes:
             if not self._num_running:
                 self._is_idle.set()
 
+    @contextlib.asynccontextmanager
+    async def answer(self) -> AsyncIterator[Callable[[], None]]:
+        """Let an answer run inside the block until a stop cuts it off; what is yielded tells that it is complete.
+
+        Raises: ShuttingDown.
+        """
+        try:
+            async with asyncio.timeout(None) as cut:
+                self._answers.add(cut)
+                try:
+                    yield lambda: self._answers.discard(cut)
+                finally:
+                    self._answers.discard(cut)
+        except TimeoutError:
+            if not cut.expired():
+                raise
+            raise ShuttingDown("the server is stopping; the answer was cut off") from None
+
     async def drain(self, timeout_s: float) -> None:
-        """No request begins any more, and those that run have ended, or have had `timeout_s` to do so."""
+        """No request begins any more, and those that run have ended, or are cut off after `timeout_s`."""
         self._is_closing = True
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(timeout_s):
                 await self._is_idle.wait()
+        except TimeoutError:
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """No request begins any more, and those that run end now: their clients are told why."""
+        self._is_closing = True
+        now_s = asyncio.get_running_loop().time()
+        for answer in self._answers:
+            answer.reschedule(now_s)
+        self._answers.clear()
 
     async def close(self) -> None:
         """All connections are closed."""

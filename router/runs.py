@@ -6,6 +6,7 @@ decides.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from router.catalog import Catalog
@@ -15,6 +16,11 @@ from router.log_tail import LogTail
 from router.tasks import all_set
 from router.worker_run import WorkerRun
 from worker.contract import WorkerStatus
+
+logger = logging.getLogger(__name__)
+
+_REAP_MARGIN_S = 5.0
+"""Beyond the time that they have, how long is waited for processes: to end, and once more after they were killed."""
 
 
 class Runs(Mapping[WorkerId, WorkerRun]):
@@ -61,6 +67,16 @@ class Runs(Mapping[WorkerId, WorkerRun]):
     async def wait_until_over(self, timeout_s: float) -> bool:
         """Return whether all workers that are alive now are gone in time."""
         return await all_set([run.is_over for run in self._live.values()], timeout_s)
+
+    async def see_off(self, timeout_s: float | None) -> None:
+        """No worker is alive any more, or the log names those that cannot be killed.
+
+        They have been told to stop, and have `timeout_s` for it; None = they are killed at once.
+        """
+        if timeout_s is None or not await self.wait_until_over(timeout_s + _REAP_MARGIN_S):
+            self.kill()
+            if not await self.wait_until_over(_REAP_MARGIN_S):
+                logger.error("giving up on workers that survive SIGKILL: %s", ", ".join(map(str, self)))
 
     def of(self, model: str) -> list[WorkerRun]:
         """Return the runs of one model."""

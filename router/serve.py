@@ -133,7 +133,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     try:
         await supervisor.start()
         async with (
-            _listening(app, sockets) as connections,
+            _listening(app, sockets, stop) as connections,
             _progress_shown(supervisor),
             _in_touch(manager, supervisor, reloader) as heartbeat,
         ):
@@ -236,7 +236,9 @@ def _note_end_of_watch(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(app: web.Application, sockets: list[socket.socket]) -> AsyncIterator[Connections]:
+async def _listening(
+    app: web.Application, sockets: list[socket.socket], stop: Signals
+) -> AsyncIterator[Connections]:
     runner = make_runner(app, _CLOSE_WITHIN_S)
     connections = Connections(app, runner, sockets)
     await runner.setup()
@@ -245,7 +247,7 @@ async def _listening(app: web.Application, sockets: list[socket.socket]) -> Asyn
             await web.SockSite(runner, sock, backlog=1024).start()
         yield connections
     finally:
-        await runner.cleanup()
+        await connections.close(stop.second)
 
 
 @contextlib.asynccontextmanager

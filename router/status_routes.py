@@ -24,14 +24,14 @@ _DEFAULT_LIMIT = 100
 async def get_status(request: web.Request) -> web.StreamResponse:
     """Answer with the server, its models, devices, slots and queue as they are now."""
     scene = Scene.of(request.app[SERVICES])
-    with_keys = Scope.ADMIN in current_exchange().grant.scopes
+    is_admin = Scope.ADMIN in current_exchange().grant.scopes
     return json_response(
         {
-            "server": view_server(scene),
+            "server": view_server(scene, in_full=is_admin),
             "models": view_models(scene),
             "devices": view_devices(scene),
             "slots": view_slots(scene),
-            "queue": view_queue(scene, with_keys=with_keys),
+            "queue": view_queue(scene, with_keys=is_admin),
         }
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from router.catalog_problems import ELSEWHERE, first_problems
 from router.device import CPU
 from router.fleet_views import DeviceView, ModelView, ResidentView
 from router.lifecycle import WorkerState
@@ -57,8 +58,8 @@ class Scene:
 # --- the server -------------------------------------------------------------------------------------------
 
 
-def view_server(scene: Scene) -> dict[str, Any]:
-    """Return what is told of the server as a whole."""
+def view_server(scene: Scene, *, in_full: bool) -> dict[str, Any]:
+    """Return what is told of the server as a whole; `in_full`, to administrators."""
     services, fleet = scene.services, scene.look.fleet
     views = fleet.models.values()
     return {
@@ -71,18 +72,21 @@ def view_server(scene: Scene) -> dict[str, Any]:
         "queue_length": sum(view.queue_length for view in views),
         "allow_config_edits": services.settings.allow_config_edits,
         "is_open": services.keys.is_empty,
-        "configuration": view_configuration(services.reloader),
+        "configuration": view_configuration(services.reloader, in_full=in_full),
     }
 
 
-def view_configuration(reloader: Reloader) -> dict[str, Any]:
-    """Return what is served, and what is wrong with the files if they say something else by now."""
-    refused = reloader.refused
+def view_configuration(reloader: Reloader, *, in_full: bool) -> dict[str, Any]:
+    """Return what is served, and what is wrong with the files if they say something else by now.
+
+    Only `in_full` in words, which are for administrators: others are told where.
+    """
+    refused, words = reloader.refused, {} if in_full else {"message": ELSEWHERE}
     return {
         "path": reloader.path.name,  # where it lies is for administrators
         "status": "valid" if refused is None else "invalid",
-        "error": None if refused is None else refused.summary,
-        "problems": [] if refused is None else [problem.to_json() for problem in refused.problems],
+        "error": None if refused is None else refused.summary if in_full else refused.outline,
+        "problems": [] if refused is None else [problem.to_json() | words for problem in first_problems(refused.problems)],
         "since": None if refused is None else round(refused.since_s, 3),
         "loaded_at": round(reloader.loaded_at_s, 3),  # two reloads within a second differ
     }

@@ -4,7 +4,8 @@ Owns the signals and the order of a stop. Must not start anything, and must not 
 
 A server that has bound its address itself refuses new requests while it drains, and says so on `/health`. One whose
 sockets were passed to it leaves new connections to the server that is passed them next, answers whatever comes on those
-that it has, and closes each one once it is quiet: no request fails.
+that it has, and closes each one once it is quiet: no request fails. Replies that would go on for ever are no answers:
+they are told of the stop and end, in both cases.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from router.live_streams import LIVE_STREAMS
 from router.remotes import Remotes
+from router.services import SERVICES
 from router.supervisor import Supervisor
+from router.topics import TOPIC_HUB
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ QUIET_S = 1.0
 _EMPTY_S = 0.3
 """So long after the last one may a connection still turn up that was accepted before and has not been told to us."""
 _LOOK_EVERY_S = 0.05
+_HURRIED_S = 0.3
+"""So long may the last words to clients take where the server is to stop at once."""
 
 
 class Signals:
@@ -86,16 +91,33 @@ class Connections:
         """Every response from now on is the last one on its connection, and says so."""
         self._is_ending = True
 
-    async def leave(self) -> None:
-        """No new connection is accepted; return once all are closed, each after it was quiet for a while.
+    def dismiss_followers(self, *, for_good: bool) -> None:
+        """All who follow events or logs know that the server stops, and their replies end.
 
-        Replies that would go on for ever end now.
+        Whoever comes then is told the same, and may stay as long as the server does, unless it is `for_good`.
         """
+        self._app[TOPIC_HUB].tell_stop(self._app[SERVICES])
+        self._app[LIVE_STREAMS].dismiss(for_good=for_good)
+
+    async def close(self, hurry: asyncio.Event) -> None:
+        """All are closed, their answers sent as far as clients take them in time, which is short from `hurry` on."""
+        cleanup = asyncio.create_task(self._runner.cleanup())
+        hurrying = asyncio.create_task(hurry.wait())
+        await asyncio.wait({cleanup, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        await asyncio.wait({cleanup}, timeout=_HURRIED_S)
+        if not cleanup.done():
+            for connection in [] if self._runner.server is None else self._runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
+        await cleanup
+
+    async def leave(self) -> None:
+        """No new connection is accepted; return once all are closed, each after it was quiet for a while."""
         clock = asyncio.get_running_loop().time
         self.end()
         start_s = clock()
         await self._stop_accepting()
-        await self._app[LIVE_STREAMS].end_all(self._app)
         empty_since_s = None
         while empty_since_s is None or clock() - empty_since_s < _EMPTY_S:
             found = [] if self._runner.server is None else self._runner.server.connections
@@ -172,6 +194,7 @@ async def drain(
     _log.info("stopping at once")
     closing.cancel()
     await asyncio.wait({closing})
+    remotes.cut_off()
     await supervisor.close(0.0, is_hurried=True)
     return True
 
@@ -182,6 +205,7 @@ async def _close(
     clock = asyncio.get_running_loop().time
     until_s = clock() + drain_s
     connections.end()
+    connections.dismiss_followers(for_good=is_handed_over)
     if is_handed_over:
         try:
             async with asyncio.timeout(drain_s):

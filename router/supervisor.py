@@ -8,7 +8,6 @@ is a `WorkerRun`, a task that reports back by events.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections import deque
@@ -69,12 +68,8 @@ from router.worker_files import ModelFiles
 from router.worker_run import WorkerRun
 from worker.contract import WorkerStatus
 
-logger = logging.getLogger(__name__)
-
 _START_WAIT_S = 2.0
 """How long the start waits for model headers: the first listing should show contexts, a slow disk may not stop it."""
-_REAP_MARGIN_S = 5.0
-"""Beyond drain and grace, how long `close` waits for processes before it kills what is left."""
 _TIMER_MARGIN_S = 0.001
 """Timers of some loops count whole milliseconds: a little late is right, a little early is a busy loop."""
 _AFTER_FAULT_S = 1.0
@@ -178,10 +173,7 @@ class Supervisor:
             return
         self._dispatch(ShutdownRequested(drain_s))
         grace_s = self.catalog.fleet_limits().stop_grace_s
-        if is_hurried or not await self._runs.wait_until_over(drain_s + grace_s + _REAP_MARGIN_S):
-            self._runs.kill()
-            if not await self._runs.wait_until_over(_REAP_MARGIN_S):
-                logger.error("giving up on workers that survive SIGKILL: %s", ", ".join(map(str, self._runs)))
+        await self._runs.see_off(None if is_hurried else drain_s + grace_s)
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()
@@ -243,6 +235,10 @@ class Supervisor:
     def pin(self, model: str, pin: bool | None) -> None:
         """The model is pinned or not, whatever its configuration says; None = as that says. Loads nothing."""
         self._dispatch(PinSet(model, pin))
+
+    def is_pinned(self, model: str) -> bool:
+        """Return whether the model is pinned now, by its configuration or by `pin`."""
+        return self._fleet.is_pinned(model)
 
     def look_at_files(self) -> asyncio.Task[None]:
         """Return the task after which it is known what all files say of themselves that are here."""

@@ -217,8 +217,8 @@ class Channel:
     """A topic as some followers see it."""
 
     topic: Topic
-    with_keys: bool = False
-    """Whose key a request came with is told."""
+    is_full: bool = False
+    """What only administrators may know is told too: whose key a request came with, what is wrong with the file."""
 
 
 class TopicHub:
@@ -231,12 +231,22 @@ class TopicHub:
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
+        self._is_stopping = False
+
+    def tell_stop(self, services: Services) -> None:
+        """The server says from now on that it is draining; those who follow it are told at once."""
+        self._is_stopping = True
+        self._look(Scene.of(services))
+
+    def _view_server(self, scene: Scene, *, is_full: bool) -> dict[str, Any]:
+        view = view_server(scene, in_full=is_full)
+        return view | {"status": "draining"} if self._is_stopping else view
 
     @contextmanager
-    def followed(self, services: Services, box: Outbox, topics: Iterable[Topic], *, with_keys: bool) -> Iterator[None]:
+    def followed(self, services: Services, box: Outbox, topics: Iterable[Topic], *, is_admin: bool) -> Iterator[None]:
         """Inside the block `box` gets what is of `topics`, and then every change."""
         wanted = set(topics)
-        channels = [Channel(topic, with_keys and topic in _WITH_KEYS) for topic in Topic if topic in wanted]
+        channels = [Channel(topic, is_admin and topic in _FULLER) for topic in Topic if topic in wanted]
         if not channels:
             yield
             return
@@ -264,7 +274,7 @@ class TopicHub:
     def _open(self, services: Services, channel: Channel) -> Source:
         match channel.topic:
             case Topic.SERVER:
-                return Whole("server", view_server)
+                return Whole("server", partial(self._view_server, is_full=channel.is_full))
             case Topic.DEVICES:
                 return Whole("devices", view_devices, _coarse)
             case Topic.MODELS:
@@ -272,9 +282,9 @@ class TopicHub:
             case Topic.SLOTS:
                 return Whole("slots", view_slots)
             case Topic.QUEUE:
-                return Whole("queue", partial(view_queue, with_keys=channel.with_keys))
+                return Whole("queue", partial(view_queue, with_keys=channel.is_full))
             case Topic.REQUESTS:
-                return Requests(services.recent, self._news.set, with_keys=channel.with_keys)
+                return Requests(services.recent, self._news.set, with_keys=channel.is_full)
 
     def _begin(self, services: Services) -> None:
         self._news.clear()
@@ -323,7 +333,7 @@ class TopicHub:
             box.close()
 
 
-_WITH_KEYS = frozenset({Topic.QUEUE, Topic.REQUESTS})
+_FULLER = frozenset({Topic.SERVER, Topic.QUEUE, Topic.REQUESTS})
 """Topics that tell administrators more than others."""
 
 

@@ -29,6 +29,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
 _FAILURES = frozenset({Outcome.ERROR, Outcome.WORKER_DIED, Outcome.TIMEOUT})
+_REFUSED = (ValueError, TypeError, OSError)
+"""What the SDK and its exporter raise about values of variables, and about files that these name."""
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
@@ -185,15 +187,31 @@ def start_tracing(environ: Mapping[str, str], version: str) -> Tracing | None:
             problem,
         )
         return None
-    found = Resource.create()  # with what OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say
-    own = {"service.version": version}
-    if str(found.attributes.get("service.name", "")).startswith("unknown_service"):
-        own["service.name"] = "corral"
-    resource = found.merge(Resource(own))
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(SpanSender(endpoint)))
+    except _REFUSED as problem:  # the SDK reads some of its variables where it is imported
+        _warn_of_variables(endpoint, problem)
+        return None
+    try:
+        found = Resource.create()  # with what OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say
+        own = {"service.version": version}
+        if str(found.attributes.get("service.name", "")).startswith("unknown_service"):
+            own["service.name"] = "corral"
+        resource = found.merge(Resource(own))
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(SpanSender(endpoint)))
+    except _REFUSED as problem:
+        _warn_of_variables(endpoint, problem)
+        return None
     _log.info("requests are traced", extra={"endpoint": endpoint})
     return Tracing(provider)
+
+
+def _warn_of_variables(endpoint: str, problem: Exception) -> None:
+    text = (
+        "no spans are sent to %s: OpenTelemetry does not take what its OTEL_* variables say (%s); requests are served "
+        "as ever. Correct them and start again; OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512 unless it is set, may not be larger "
+        "than OTEL_BSP_MAX_QUEUE_SIZE"
+    )
+    _log.warning(text, endpoint, problem)
 
 
 def _attributes(account: Account) -> dict[str, Any]:

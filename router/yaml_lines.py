@@ -172,7 +172,12 @@ class _Reader:
         anchor: str | None = event.anchor
         if anchor is not None:
             if anchor in self._anchors:
-                raise ComposerError(None, None, f"the anchor `&{anchor}` is written twice", event.start_mark)
+                raise ComposerError(
+                    None,
+                    None,
+                    "this anchor (`&NAME`) is written twice; put quotes around text that begins with `&`",
+                    event.start_mark,
+                )
             self._anchors[anchor] = None
         result: tuple[YamlNode, int]
         if isinstance(event, yaml.ScalarEvent):
@@ -199,7 +204,7 @@ class _Reader:
 
     def _list(self, event: Any, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
         if event.tag not in (None, "!", _LIST):
-            self._refuse_tag(event.tag, where, place)
+            self._refuse_tag(where, place)
         items: list[YamlNode] = []
         size = 1
         while not isinstance(item := self._next(), yaml.SequenceEndEvent):
@@ -210,7 +215,7 @@ class _Reader:
 
     def _map(self, event: Any, where: str, depth: int, place: Place) -> tuple[YamlNode, int]:
         if event.tag not in (None, "!", _MAP):
-            self._refuse_tag(event.tag, where, place)
+            self._refuse_tag(where, place)
         own: dict[str, YamlEntry] = {}
         merged: dict[str, YamlEntry] = {}
         size = 1
@@ -278,13 +283,15 @@ class _Reader:
                 case "tag:yaml.org,2002:float":
                     value = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
                 case _:
-                    self._refuse_tag(tag, where, place)
+                    self._refuse_tag(where, place)
         except (ValueError, KeyError):
-            self._add(where, f"`{text[:40]}` cannot be read as the type that is written for it", place)
+            self._add(where, "this cannot be read as the type that is written for it", place)
         return YamlScalar(value, text, place)
 
-    def _refuse_tag(self, tag: str, where: str, place: Place) -> None:
-        self._add(where, f"the tag `{tag.replace(_STANDARD, '!!')}` is not supported: leave it out", place)
+    def _refuse_tag(self, where: str, place: Place) -> None:
+        # Not quoted: it may well be a password that begins with `!`.
+        message = "this tag (`!NAME`) is not supported: leave it out; put quotes around text that begins with `!`"
+        self._add(where, message, place)
 
     def _add(self, where: str, message: str, place: Place) -> None:
         self.problems.append(YamlProblem(where, message, place))
@@ -312,6 +319,7 @@ _HINTS = (
         "undefined alias",
         "a `*reference` to an `&anchor` that does not exist; put quotes around text that starts with `*`",
     ),
+    ("undefined tag handle", "put quotes around text that begins with `!`"),
     ("maximum nesting depth", _TOO_DEEP),
     ("unexpected end of stream", "the text ends before the quote that was opened is closed"),
 )

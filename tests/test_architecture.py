@@ -42,7 +42,7 @@ ROUTER_LAYERS = {
         cache_folder cache_survey capabilities catalog_docs catalog_files core_shares cores devices
         fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks hub_source leases
         listen lora_files machine_watch metrics model_headers nvml ollama_shapes output_reader
-        package_source probe_process process process_group progress_bar readahead recent_log rule_values
+        own_thread package_source probe_process process process_group progress_bar readahead recent_log rule_values
         runs runtime_dir service_notify sources span_sender spares status supervisor tasks tracing
         watcher worker_files worker_run worker_session doctor.backend doctor.gpu_signs
         doctor.installation doctor.machine doctor.ports fetch.__main__ fetch.hub fetch.package

@@ -6,6 +6,7 @@ and `--version` answer at once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import keyword
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ _COMMANDS = {
 }
 
 
+_MEANT = {"list": "ps", "ls": "ps", "status": "ps", "top": "ps", "run": "chat", "stop": "unload", "start": "serve"}
+"""What others call them."""
+
+
 class _Corral(click.Group):
     """A group whose commands are imported when they are asked for."""
 
@@ -69,6 +74,16 @@ class _Corral(click.Group):
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = str(args[0])
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, _COMMANDS, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`corral --help` lists them all"
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

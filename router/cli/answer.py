@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from router.cli.formats import counted, latency, rate
+from router.cli.formats import as_commands, counted, latency, rate
 from router.cli.output import CommandFailed
 from router.cli.server import Event
+from router.cli.shapes import CHUNK, fits
 
 
 class Kind(Enum):
@@ -54,6 +55,8 @@ class Answer:
                 continue
             if "error" in chunk:
                 raise CommandFailed(f"the answer broke off: {_message(chunk['error'])}")
+            if not fits(chunk, CHUNK):
+                raise CommandFailed("the answer broke off: the server sent something that is no part of one")
             self.model = chunk.get("model") or self.model
             self.usage = chunk.get("usage") or self.usage
             self.timings = chunk.get("timings") or self.timings
@@ -126,4 +129,4 @@ class Answer:
 
 
 def _message(error: Any) -> str:
-    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
+    return as_commands(str(error.get("message") or error) if isinstance(error, dict) else str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ _BLUE, _GREY = "#2f6f9f", "#9a9a9a"
 def check_plot(file: Path) -> None:
     """It is known before anything is measured that the picture can be drawn. Raises: CommandFailed."""
     if importlib.util.find_spec("matplotlib") is None:
-        text = "--plot needs matplotlib: pip install 'llama-corral[bench]', or leave --plot out"
+        text = f"--plot needs matplotlib: {sys.executable} -m pip install matplotlib, or leave --plot out"
         raise CommandFailed(text, ExitCode.FAILED)
     if file.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise CommandFailed(f"--plot writes .png, .svg and .pdf files, not {file.name!r}", ExitCode.USAGE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from router.cli.bench_figures import Level, Shot
 from router.cli.output import CommandFailed
 from router.cli.server import Refused
+from router.cli.shapes import CHUNK, fits
 
 if TYPE_CHECKING:
     from router.cli.server import Event, Server
@@ -164,4 +165,6 @@ def _chunks(events: Iterator[Event]) -> Iterator[dict[str, Any]]:
         if "error" in event.data:
             error = event.data["error"]
             raise CommandFailed(str(error.get("message") if isinstance(error, dict) else error))
+        if not fits(event.data, CHUNK):
+            raise CommandFailed("the server sent something that is no part of an answer")
         yield event.data

@@ -11,7 +11,7 @@ import click
 
 from router.cli import chat_commands
 from router.cli.answer import Answer, Kind
-from router.cli.chat_input import line_editor, read_message, read_piped
+from router.cli.chat_input import line_editor, quiet_keys, read_message, read_piped
 from router.cli.completing import complete_models
 from router.cli.conversation import Conversation, WrongSetting
 from router.cli.formats import clean
@@ -147,7 +147,8 @@ class _Terminal:
         self._talk.ask(text)
         answer = Answer()
         try:
-            _print_answer(self._server, self._talk, answer)
+            with quiet_keys():
+                _print_answer(self._server, self._talk, answer)
         except KeyboardInterrupt:
             click.echo()
             self._end(answer, "stopped; what was said so far stays said, /undo takes it back")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,39 @@ def line_editor(*, keep_history: bool) -> Iterator[None]:
                 os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
                 readline.set_history_length(_MAX_LINES_KEPT)
                 readline.write_history_file(file)
+
+
+@contextmanager
+def quiet_keys(fd: int | None = None) -> Iterator[None]:
+    """Inside the block what is typed at the terminal `fd` (None = stdin) does not show; it waits for the next prompt.
+
+    Ctrl-C still works. Afterwards the terminal is as it was, also where SIGTERM ends the program.
+    """
+    import signal
+    import termios
+
+    try:
+        fd = sys.stdin.fileno() if fd is None else fd
+        before = termios.tcgetattr(fd)
+    except (AttributeError, OSError, ValueError, termios.error):  # no terminal: nothing would be echoed
+        yield
+        return
+    quiet = [*before]
+    quiet[3] &= ~(termios.ECHO | termios.ECHONL)
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGTERM, end) if is_main else None
+    try:
+        termios.tcsetattr(fd, termios.TCSADRAIN, quiet)
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal has gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def history_file() -> Path:

@@ -65,7 +65,8 @@ def _of_file(context: click.Context) -> list[str]:
 def _of_server(url: str) -> list[str] | None:
     """Return the names that a server lists; None = nobody answers in time, or not with a list of models."""
     try:
-        parts = urlsplit(url.strip().rstrip("/").removesuffix("/v1"))
+        address = url.strip().rstrip("/").removesuffix("/v1")
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
     except ValueError:
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +58,17 @@ def schema(output: Path | None) -> None:
 def show(file: Path | None, name: str | None, as_json: bool) -> None:
     """Show FILE with all defaults filled in: every option of every model as the server takes it.
 
-    Values that are not the program's own defaults are marked.
+    Values that the file sets are marked, also where they are equal to the program's own defaults.
     """
-    from router.catalog_files import load_catalog
-    from router.catalog_problems import CatalogError
+    from router.catalog_files import examine
     from router.cli.model_files import find_model, open_store
 
     settings = read_settings_or_fail({})
     path = find_catalog_file(file, "config show")
-    try:
-        catalog = load_catalog(path, open_store(settings).locate)
-    except CatalogError as error:
-        fail_with_problems(error.problems, path)
+    found = examine(path, open_store(settings).locate)
+    if not found.is_sound:
+        fail_with_problems(found.reading.problems, path)
+    catalog = found.catalog
     specs = list(catalog.models.values()) if name is None else [find_model(catalog, name)]
     shown = {spec.name: effective(spec) for spec in specs}
     limits = {one.name: getattr(catalog.limits, one.name) for one in dataclasses.fields(catalog.limits)}
@@ -80,7 +80,8 @@ def show(file: Path | None, name: str | None, as_json: bool) -> None:
         return
     from router.cli.config_text import write_models
 
-    click.echo(write_models(path, catalog.default_model, limits, shown), nl=False)
+    written = {name: _written(found.reading.options.get(name, {})) for name in shown}
+    click.echo(write_models(path, catalog.default_model, limits, shown, written), nl=False)
 
 
 def effective(spec: ModelSpec) -> dict[str, Any]:
@@ -94,6 +95,13 @@ def effective(spec: ModelSpec) -> dict[str, Any]:
             continue
         options[key.name] = _value(spec, key.name, key.engine, key.default)
     return options
+
+
+def _written(options: Iterable[str]) -> frozenset[str]:
+    """Return the keys that a file sets for a model; one that negates another counts as that."""
+    from router.catalog_keys import MODEL_KEYS
+
+    return frozenset((MODEL_KEYS[key].negates or key) if key in MODEL_KEYS else key for key in options)
 
 
 def _value(spec: ModelSpec, key: str, engine: str | None, default: Any) -> Any:

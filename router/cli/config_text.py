@@ -1,11 +1,12 @@
 """A configuration with all defaults filled in, as text for people.
 
-Owns that form: YAML, with a mark where a value is not the program's own default. Pure.
+Owns that form: YAML, with a mark where the file sets a value. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ import yaml
 from router.catalog_keys import MODEL_KEYS
 
 _MARK_AT = 44
+_WIDTH = 100
 
 
-def write_models(path: Path, default_model: str | None, limits: Mapping[str, Any], models: Mapping[str, Any]) -> str:
-    """Return the whole text. It can be read as a models.yaml."""
-    lines = [f"# {path} with all defaults filled in; * = set there, or in its `defaults:`"]
+def write_models(
+    path: Path,
+    default_model: str | None,
+    limits: Mapping[str, Any],
+    models: Mapping[str, Any],
+    written: Mapping[str, Collection[str]],
+) -> str:
+    """Return the whole text. It can be read as a models.yaml. `written`: by model, the keys that the file sets."""
+    lines = [f"# {path} with all defaults filled in; at options of models, * = set there, or in its `defaults:`"]
     if default_model is not None:
         lines.append(_line("default_model", default_model))
     set_limits = {name: value for name, value in limits.items() if value is not None}
@@ -26,11 +34,19 @@ def write_models(path: Path, default_model: str | None, limits: Mapping[str, Any
     for name, options in models.items():
         lines.append(f"  {_scalar(name)}:")
         for key, value in options.items():
-            if value is None or value in ([], {}):
+            if _is_nothing(value):
                 continue
             line = f"    {_line(key, value)}"
-            lines.append(f"{line:<{_MARK_AT}} # *" if _is_set(key, value) else line)
+            is_set = key in written.get(name, ()) or _is_set(key, value)
+            lines.append(f"{line:<{_MARK_AT}} # *" if is_set else line)
+        if unset := [key for key, value in options.items() if _is_nothing(value)]:
+            text = "without a value: " + ", ".join(unset)
+            lines += textwrap.wrap(text, _WIDTH, initial_indent="    # ", subsequent_indent="    #   ")
     return "\n".join(lines) + "\n"
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value in ([], {})
 
 
 def _is_set(key: str, value: Any) -> bool:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from router.device import Device
 
 
+_KINDS = {"cpu": "CPU", "gpu": "GPU", "integrated": "integrated GPU"}
+
+
 @dataclass(frozen=True, slots=True)
 class FoundDevices:
     """What the server would find if it started now."""
@@ -114,7 +117,7 @@ def _show(found: FoundDevices, reasons: list[Finding]) -> None:
     rows = [
         (
             device.id,
-            device.kind.value,
+            _KINDS[device.kind.value],
             size(device.total_bytes),
             size(found.free_bytes(device)),
             size(found.room_bytes(device)),
@@ -123,8 +126,8 @@ def _show(found: FoundDevices, reasons: list[Finding]) -> None:
         )
         for device in found.devices
     ]
-    columns = ("device", "kind", "memory", "free", "for models", "bounds", "what")
-    print_table(columns, rows, numbers=("memory", "free", "for models"), droppable=("bounds", "kind"))
+    columns = ("device", "kind", "memory", "free", "room", "bounds", "what")
+    print_table(columns, rows, numbers=("memory", "free", "room"), droppable=("bounds", "kind"))
     for problem in found.problems:
         note(f"corral: {problem}")
     for reason in reasons:

@@ -7,6 +7,7 @@ broken is imported here.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from router.doctor.ports import check_addresses
 _MARKS = {Level.OK: ("ok", "green"), Level.WARN: ("warn", "yellow"), Level.FAIL: ("FAIL", "bold red")}
 
 _AREA = 15
+_CLEAR = "\r\033[K"
 _MARK = 6
 
 
@@ -43,7 +45,9 @@ def doctor(file: Path | None, as_json: bool) -> None:
     """
     write = None if as_json else _writer()
     report: list[tuple[str, Finding]] = []
-    for area, findings in examine(file):
+    told = _Told()
+    for area, findings in examine(file, told.begin):
+        told.clear()
         for finding in findings:
             if write is not None:
                 write("" if report and report[-1][0] == area else area, finding)
@@ -59,24 +63,49 @@ def doctor(file: Path | None, as_json: bool) -> None:
         raise SystemExit(ExitCode.FAILED)
 
 
-def examine(file: Path | None) -> Iterator[tuple[str, list[Finding]]]:
-    """Yield what is found, by what it is about, as soon as it is known."""
+class _Told:
+    """A line on stderr of what is looked at just now, where somebody sits there; it goes when something is found."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def begin(self, what: str) -> None:
+        """It is known what is waited for."""
+        if self._is_shown:
+            click.echo(f"{_CLEAR}looks at {what} …", err=True, nl=False)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            click.echo(_CLEAR, err=True, nl=False)
+
+
+def examine(
+    file: Path | None, begin: Callable[[str], None] = lambda _what: None
+) -> Iterator[tuple[str, list[Finding]]]:
+    """Yield what is found, by what it is about, as soon as it is known; `begin` is told what takes its time."""
+    begin("the installation")
     with ThreadPoolExecutor(max_workers=3) as pool:
         # These wait for other processes, and do so at the same time.
         imports = pool.submit(check_imports)
         asked = pool.submit(ask_llama, os.environ)
         signs = pool.submit(find_gpu_signs, os.environ)
         yield "installation", check_installation()
+        begin("the libraries: each is tried out in a process of its own")
         yield "installation", imports.result()
+        begin("llama.cpp: it is asked in a process of its own")
         llama = asked.result()
         if isinstance(llama, Build):
             seen = [f"{gpu.get('name')} ({gpu.get('description')})" for gpu in llama.gpus]
             yield "llama.cpp", check_build(llama)
+            begin("GPUs")
             yield "GPUs", judge_gpus(signs.result(), llama.backends, seen, rebuild)
         else:
             yield "llama.cpp", [llama]
+    begin("the configuration")
     configured = check_configuration(file)
     yield "machine", check_machine(os.environ, configured.cache, wants_mlock=configured.wants_mlock)
+    begin("the address, and the server there")
     yield "address", check_addresses(os.environ, installed("llama-corral"))
     yield "configuration", list(configured.findings)
 

@@ -101,8 +101,10 @@ def fit(
         spec = ModelSpec(name, str(reference), Path.cwd())
     subject = _read(_with_options(spec, options), store)
     rooms, problems = _rooms(catalog, wanted, gpu_memory)
-    context = subject.options(options["context"]).context
+    context = subject.options(None).context
     contexts = contexts_to_show(subject.largest_context, context, subject.spec.kv_tokens)
+    if options["context"] is not None:
+        contexts = sorted({*contexts, subject.options(options["context"]).context})
     needs_of: NeedsOf = subject.needs
     if probe:
         needs_of = corrected(subject.needs, _probed(subject, contexts, rooms))

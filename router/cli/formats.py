@@ -5,10 +5,20 @@ Pure words. What is not known is None, and stays None: whoever prints it shows a
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from typing import Any
 
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _TAB_WIDTH = 4
+_COMMANDS = {
+    "GET /v1/models lists them all": "`corral ps --all` lists them all",
+    "POST /models/load": "`corral load`",
+    "POST /models/unload": "`corral unload`",
+    "POST /admin/pin": "`corral unpin` undoes that",
+    "POST /admin/reload": "`corral reload`",
+}
+"""What a server says to its HTTP clients, and what it is here."""
 
 
 def clean(text: str, *, keep_lines: bool = False) -> str:
@@ -20,6 +30,19 @@ def clean(text: str, *, keep_lines: bool = False) -> str:
     if text.isprintable():
         return text
     return "".join(_shown(char, keep_lines=keep_lines) for char in text)
+
+
+def as_commands(text: str) -> str:
+    """Return a server's message with the commands of this program for the requests that it names."""
+    for request, command in _COMMANDS.items():
+        text = text.replace(request, command)
+    return text
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return `value` as JSON in which whatever a terminal would obey, and what is no text, stands as `\\u202e`."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(_shown_in_json(char) for char in text) if not text.isprintable() else text
 
 
 def size(num_bytes: float | None) -> str | None:
@@ -81,13 +104,22 @@ def counted(num: int, one: str, many: str | None = None) -> str:
     return f"{num} {one}" if num == 1 else f"{num} {many or one + 's'}"
 
 
+def _shown_in_json(char: str) -> str:
+    if char == "\n" or _is_harmless(char):  # between values: within a text it is written as two letters
+        return char
+    return json.dumps(char)[1:-1]
+
+
+def _is_harmless(char: str) -> bool:
+    """Return whether it shows as what it is; kinds of blanks, and what joins emoji, do."""
+    return char.isprintable() or unicodedata.category(char) == "Zs" or char == "\u200d"
+
+
 def _shown(char: str, *, keep_lines: bool) -> str:
-    if char.isprintable():
+    if _is_harmless(char):
         return char
     if char == "\t":
         return char if keep_lines else " " * _TAB_WIDTH
     if char in _LINE_BREAKS:
         return char if keep_lines and char == "\n" else ("" if char == "\r" else " ")
-    if unicodedata.category(char) == "Zs" or char == "\u200d":  # kinds of blanks; what joins emoji
-        return char
     return repr(char)[1:-1]

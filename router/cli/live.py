@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from router.cli.output import CommandFailed
 from router.cli.picture import TOPICS
 from router.cli.server import Event, Refused, Server
+from router.cli.shapes import EVENTS, STATUS, expect
 
 MAX_SILENCE_S = 60.0
 """After which a stream of events counts as broken: the server sends a sign of life four times as often."""
@@ -18,9 +19,11 @@ MAX_SILENCE_S = 60.0
 def read_status(server: Server) -> object:
     """Return the answer of `GET /status`. Raises: CommandFailed."""
     try:
-        return server.get("/status")
+        found = server.get("/status")
     except Refused as refusal:
         raise too_old(server, refusal) from None
+    expect(found, STATUS, server.url, "its status")
+    return found
 
 
 def too_old(server: Server, refusal: Refused) -> CommandFailed:
@@ -35,7 +38,10 @@ def follow(server: Server) -> Iterator[Event]:
     """Yield what the server tells of itself until it ends the stream. Raises: CommandFailed."""
     try:
         with server.events("GET", "/events", query={"topics": TOPICS}, max_silence_s=MAX_SILENCE_S) as events:
-            yield from events
+            for event in events:
+                if event.name in EVENTS:
+                    expect(event.data, EVENTS[event.name], server.url, f"the event {event.name!r} of a Corral")
+                yield event
     except Refused as refusal:
         if refusal.status == 400 and "topics" in refusal.message:
             text = f"{server.url} is older than this command: its events do not tell enough; upgrade the server"

@@ -12,6 +12,7 @@ from router.cli.completing import complete_models
 from router.cli.model_wait import Ended, Entry, listed_models, load_ended, shown_progress, unload_ended, wait_for
 from router.cli.output import CommandFailed, ExitCode, fail, json_option, print_json, say
 from router.cli.server import Refused, Server, open_server, server_option
+from router.cli.shapes import ASKED, PINNED, expect
 
 _no_wait_option = click.option("--no-wait", is_flag=True, help="Ask for it, and do not wait until it is so.")
 
@@ -90,6 +91,7 @@ def _pin(model: str, wanted: bool | None, as_json: bool, url: str | None) -> Non
             if refusal.is_unknown_route or refusal.status == 501:
                 raise CommandFailed(f"{server.url} is older than this command: it cannot pin models") from None
             raise
+    expect(answer, PINNED, server.url, "whether the model is pinned")
     if as_json:
         print_json(answer)
         return
@@ -108,7 +110,9 @@ def _ask(server: Server, path: str, names: Sequence[str]) -> tuple[dict[str, Any
     for name in dict.fromkeys(names):
         at_s = time.monotonic()
         try:
-            answers[name] = {**server.post(path, {"model": name}), "at_s": at_s}
+            found = server.post(path, {"model": name})
+            expect(found, ASKED, server.url, "what it does now")
+            answers[name] = {**found, "at_s": at_s}
         except Refused as refusal:
             if refusal.exit_code == ExitCode.REFUSED:
                 raise
@@ -158,9 +162,12 @@ def _report(asked: Mapping[str, Any], refused: Mapping[str, Refused], ends: Mapp
                 say(f"{name}: {end.text}")
     failed = [name for name, end in told.items() if not end.is_ok]
     if failed:
-        code = refused[failed[0]].exit_code if len(failed) == len(told) and failed[0] in refused else ExitCode.FAILED
+        refusals = {why.exit_code for why in refused.values()}
+        code = refusals.pop() if len(refusals) == 1 and len(failed) == len(refused) else ExitCode.FAILED
         lines = [f"corral: {name}: {told[name].text}" for name in failed]
-        more = [f"corral: `corral logs {name}` shows what its worker has printed" for name in failed if name in asked]
+        more = [
+            f"corral: `corral logs {name}` shows what its worker has printed" for name in failed if told[name].has_log
+        ]
         fail(lines + more[:1], ExitCode(code))
 
 

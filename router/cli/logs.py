@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
 from router.cli.completing import complete_models
-from router.cli.output import CommandFailed, ExitCode, json_option, say
+from router.cli.output import CommandFailed, ExitCode, json_line, json_option, say
 from router.cli.server import Server, open_server, server_option
 
 _FOLLOWED_FROM = 20
@@ -28,14 +29,15 @@ _FOLLOWED_FROM = 20
 def logs(model: str | None, follow: bool, lines: int | None, as_json: bool, url: str | None) -> None:
     """Print the last lines of MODEL's worker, or of the server itself. They hold no prompts and no answers.
 
-    With --json each line is an object of its own, with the keys `model` and `line`.
+    With --json each line is an object of its own: a line that the server logs as JSON is given as it is, another one
+    stands under the keys `model` and `line`.
     """
     if lines is None and follow:
         lines = _FOLLOWED_FROM
     with open_server(url) as server:
         num_printed = _print(server, model, follow=follow, num_lines=lines, as_json=as_json)
         if follow:
-            text = f"the server at {server.url} has ended the log: it stops, or it was restarted"
+            text = f"the server at {server.url} has ended the log: it stops, or takes the key no longer"
             raise CommandFailed(text, ExitCode.NO_SERVER)
     if not num_printed and lines != 0 and not as_json:
         click.echo(f"corral: no lines yet: {_why_empty(model)}", err=True)
@@ -48,11 +50,20 @@ def _print(server: Server, model: str | None, *, follow: bool, num_lines: int | 
     with server.lines("GET", "/admin/logs", query=query, max_silence_s=None if follow else 60.0) as found:
         for line in found:
             if as_json:
-                click.echo(json.dumps({"model": model, "line": line}, ensure_ascii=False))
+                json_line(_as_object(model, line))
             else:
                 say(line)
             num_printed += 1
     return num_printed
+
+
+def _as_object(model: str | None, line: str) -> dict[str, Any]:
+    """Return a line that the server has written as JSON as what it says, another one as text."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"model": model, "line": line}
 
 
 def _why_empty(model: str | None) -> str:

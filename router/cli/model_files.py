@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from router.sources import ModelStore
 
 _SCHEMES = ("pkg:", "hf:")
+_MAX_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,15 @@ def find_model(catalog: Catalog, name: str) -> ModelSpec:
     try:
         return catalog.resolve(name).spec
     except ModelNotFound:
-        nearest = catalog.nearest_names(name) or catalog.listed_names()[:5]
+        nearest, all_names = catalog.nearest_names(name), catalog.listed_names()
+        if nearest:
+            hint = f"did you mean {' or '.join(nearest)}?"
+        else:
+            num_more = len(all_names) - _MAX_NAMES
+            more = f" and {num_more} more (`corral check` lists them)" if num_more > 0 else ""
+            hint = f"it has {', '.join(all_names[:_MAX_NAMES])}{more}."
         raise CommandFailed(
-            f"there is no model {name!r} in {_shown(catalog.path)}; it has {', '.join(nearest)}. A reference is "
+            f"there is no model {name!r} in {_shown(catalog.path)}; {hint} A reference is "
             "written pkg:PACKAGE/FILE.gguf or hf:OWNER/REPO/FILE.gguf",
             ExitCode.NO_SUCH_MODEL,
         ) from None

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from router.cli.formats import clean, counted, percent, size
-from router.cli.output import CommandFailed, error_console, note, progress_bar
+from router.cli.formats import as_commands, clean, counted, percent, size
+from router.cli.output import error_console, note, progress_bar
+from router.cli.picture import share_of
+from router.cli.shapes import LIST, MODEL, expect
 
 if TYPE_CHECKING:
     from router.cli.server import Server
@@ -24,6 +26,7 @@ LOOK_EVERY_S = 0.25
 
 _FAILED_STATES = frozenset({"failed", "backoff", "unavailable"})
 _LEAVING_STATES = frozenset({"draining", "stopping"})
+_WITHOUT_WORKER = frozenset({"source_failed", "spawn_failed", "hook_failed"})
 _NO_FAILURES = frozenset({"stopped", "no_room"})
 _EVERY_BIT_OF_A_SECOND = 1.0
 """How much older than it says an exit may be: times of the server are rounded."""
@@ -38,7 +41,9 @@ class Doing:
 
     text: str
     fraction: float | None = None
-    """How much of it is done; None = that is not known."""
+    """How much of it is done, all parts of a download together; None = that is not known."""
+    is_fetch: bool = False
+    """It brings the file here: of all phases of that, there is one bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +52,22 @@ class Ended:
 
     is_ok: bool
     text: str
+    has_log: bool = False
+    """A worker ran that may have printed why."""
 
 
 def entry_of(server: Server, name: str) -> dict[str, Any]:
     """Return a model or alias as the server lists it. Raises: CommandFailed."""
     found = server.get(f"/v1/models/{quote(name, safe='/:')}")
-    if not isinstance(found, dict):
-        raise CommandFailed(f"{server.url} describes {name!r} in a way that this command does not know")
-    return found
+    expect(found, MODEL, server.url, "the description of a model")
+    return dict(found)
 
 
 def listed_models(server: Server) -> list[dict[str, Any]]:
     """Return the models that the server lists, without their aliases. Raises: CommandFailed."""
     listed = server.get("/v1/models")
-    entries = listed.get("data") if isinstance(listed, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(one, dict) and "id" in one for one in entries):
-        raise CommandFailed(f"{server.url} lists its models in a way that this command does not know")
-    return [one for one in entries if one.get("parent") is None]
+    expect(listed, LIST, server.url, "a list of models")
+    return [one for one in listed["data"] if one.get("parent") is None]
 
 
 def doing(entry: Entry, waiting_for: str | None = None) -> Doing:
@@ -86,7 +90,7 @@ def load_ended(entry: Entry, waiting_for: str | None, elapsed_s: float) -> Ended
     if state == "ready":
         return Ended(True, "ready")
     if state in _FAILED_STATES:
-        return Ended(False, str(entry.get("reason") or state))
+        return Ended(False, as_commands(str(entry.get("reason") or state)), has_log=_has_log(entry))
     if state != "unloaded" or waiting_for:
         return None
     last_exit = entry.get("last_exit")
@@ -94,7 +98,7 @@ def load_ended(entry: Entry, waiting_for: str | None, elapsed_s: float) -> Ended
     if isinstance(last_exit, Mapping) and ago_s is not None and ago_s <= elapsed_s + _EVERY_BIT_OF_A_SECOND:
         detail = str(last_exit.get("detail") or last_exit.get("reason") or "")
         if last_exit.get("reason") not in _NO_FAILURES:
-            return Ended(False, detail)
+            return Ended(False, as_commands(detail), has_log=_has_log(entry))
         return Ended(False, f"it is not loaded any more: {detail}")
     return Ended(False, "the server has given the load up: there was no room for it in limits.queue_timeout_s")
 
@@ -140,16 +144,18 @@ def shown_progress() -> Iterator[Callable[[str, Doing | Ended], None]]:
     if not console.is_terminal or console.is_dumb_terminal:
         yield _PlainLines()
         return
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn
 
     columns = (
         TextColumn("{task.fields[model]}", markup=False, style="bold"),
         progress_bar(),
         TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
+        TextColumn("{task.fields[clock]}", markup=False, style="yellow"),
     )
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
+        lengths: dict[str, Length] = {}
+        began_s = time.monotonic()
 
         def show(name: str, what: Doing | Ended) -> None:
             if isinstance(what, Ended):
@@ -157,11 +163,37 @@ def shown_progress() -> Iterator[Callable[[str, Doing | Ended], None]]:
                     bars.remove_task(tasks.pop(name))
                 return
             if name not in tasks:
-                tasks[name] = bars.add_task("", total=None, model=clean(name))
-            total = None if what.fraction is None else 1.0
-            bars.update(tasks[name], description=clean(what.text), total=total, completed=what.fraction or 0.0)
+                tasks[name] = bars.add_task("", total=None, model=clean(name), clock="")
+                lengths[name] = Length()
+            fraction = lengths[name].of(what)
+            # `update` takes no None for the total: what is not known runs to and fro.
+            next(one for one in bars.tasks if one.id == tasks[name]).total = None if fraction is None else 1.0
+            clock = _clock(time.monotonic() - began_s)
+            bars.update(tasks[name], description=clean(what.text), completed=fraction or 0.0, clock=clock)
 
         yield show
+
+
+class Length:
+    """How long a model's bar is: through all phases of a fetch it never goes back."""
+
+    def __init__(self) -> None:
+        self._fetched: float | None = None
+
+    def of(self, what: Doing) -> float | None:
+        """Return the share of the bar that is full now; None = that is not known."""
+        if not what.is_fetch:
+            self._fetched = None
+            return what.fraction
+        if what.fraction is not None:
+            self._fetched = max(self._fetched or 0.0, what.fraction)
+        return self._fetched
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 class _PlainLines:
@@ -180,13 +212,19 @@ class _PlainLines:
 
 
 def _progress(progress: Mapping[str, Any]) -> Doing:
-    phase, fraction = str(progress.get("phase") or ""), progress.get("fraction")
+    phase, fraction = str(progress.get("phase") or ""), share_of(progress)
     done, total = progress.get("done_bytes"), progress.get("total_bytes")
     detail = str(progress.get("detail") or "")
     if done is not None:
         amount = f"{size(done)} of {size(total)}" if total else size(done)
-        return Doing(f"{' '.join(part for part in (phase, detail) if part)}, {amount}", fraction)
+        return Doing(f"{' '.join(part for part in (phase, detail) if part)}, {amount}", fraction, is_fetch=True)
     return Doing(phase if fraction is None else f"{phase}, {percent(fraction)}", fraction)
+
+
+def _has_log(entry: Entry) -> bool:
+    """Return whether a worker was started, so that there may be lines of it."""
+    last_exit = entry.get("last_exit")
+    return isinstance(last_exit, Mapping) and last_exit.get("reason") not in _WITHOUT_WORKER
 
 
 def _waiting_for(server: Server, name: str) -> str | None:

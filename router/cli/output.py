@@ -5,7 +5,6 @@ Owns the exit codes, the choice between a terminal, plain text and JSON, and how
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar
 
 import click
 
-from router.cli.formats import clean
+from router.cli.formats import clean, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +70,12 @@ def json_option(command: Command) -> Command:
 
 def print_json(value: Any) -> None:
     """One JSON value is on stdout: over several lines for people, in one line for programs that read lines."""
-    indent = 2 if is_terminal() else None
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    # Bytes of a file's name that are no text stay as \udc80 and the like, which JSON knows too.
-    click.echo(text.encode("utf-8", "backslashreplace").decode())
+    click.echo(json_text(value, indent=2 if is_terminal() else None))
+
+
+def json_line(value: Any) -> None:
+    """One JSON value is on stdout, in one line."""
+    click.echo(json_text(value))
 
 
 def console() -> Console:

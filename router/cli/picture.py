@@ -124,6 +124,15 @@ def has_failed(model: Mapping[str, Any]) -> bool:
     return model.get("state") in _FAILED_STATES
 
 
+def share_of(progress: Mapping[str, Any]) -> float | None:
+    """Return how much of a model's download or load is done, all parts of a download together; None = not known."""
+    from router.fetch.protocol import share_of_all
+
+    fraction = progress.get("fraction")
+    share = float(fraction) if isinstance(fraction, int | float) else None
+    return share_of_all(str(progress.get("phase") or ""), str(progress.get("detail") or ""), share)
+
+
 def _rank(model: Mapping[str, Any]) -> int:
     if model.get("running_requests") or model.get("queue_length"):
         return 0

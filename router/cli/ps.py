@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from datetime import datetime
@@ -12,8 +11,8 @@ import click
 from router.cli import ps_view
 from router.cli.formats import percent
 from router.cli.live import follow, read_status
-from router.cli.output import CommandFailed, ExitCode, console, is_terminal, json_option, print_json, say
-from router.cli.picture import Picture
+from router.cli.output import CommandFailed, ExitCode, console, is_terminal, json_line, json_option, print_json, say
+from router.cli.picture import Picture, share_of
 from router.cli.server import Event, Server, open_server, server_option
 
 
@@ -51,8 +50,8 @@ def change_line(before: str | None, event: Event, at: datetime) -> str | None:
     parts = [str(model.get("id")), str(model.get("state"))]
     if isinstance(progress := model.get("progress"), dict):
         parts = [parts[0], str(progress.get("phase") or parts[1])]
-        if progress.get("fraction") is not None:
-            parts.append(str(percent(progress["fraction"])))
+        if (share := percent(share_of(progress))) is not None:
+            parts.append(share)
     if model.get("reason"):
         parts.append(str(model["reason"]))
     line = " ".join(parts)
@@ -71,7 +70,7 @@ def _print_picture(picture: Picture, server: Server, *, all_models: bool) -> Non
 
 def _print_events(server: Server) -> None:
     for event in follow(server):
-        click.echo(json.dumps({"event": event.name, "data": event.data}, ensure_ascii=False))
+        json_line({"event": event.name, "data": event.data})
     raise _ended(server)
 
 
@@ -91,4 +90,6 @@ def _print_changes(server: Server) -> None:
 
 
 def _ended(server: Server) -> CommandFailed:
-    return CommandFailed(f"the server at {server.url} has ended the stream: it stops", ExitCode.NO_SERVER)
+    return CommandFailed(
+        f"the server at {server.url} has ended the stream: it stops, or takes the key no longer", ExitCode.NO_SERVER
+    )

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from router.cli.formats import duration, number, percent, rate, size
-from router.cli.picture import Picture, has_failed, is_live
+from router.cli.formats import as_commands, duration, number, percent, rate, size
+from router.cli.picture import Picture, has_failed, is_live, share_of
 
 if TYPE_CHECKING:
     from router.cli.output import Cell
@@ -51,7 +51,7 @@ def model_table(picture: Picture, models: Iterable[Mapping[str, Any]]) -> Table:
         (
             str(model["id"]),
             _state(model),
-            _joined(model.get("devices")),
+            _devices(model.get("devices")),
             _slots(picture, model),
             number(model.get("queue_length")),
             rate(_speed(model, "generated")),
@@ -71,7 +71,7 @@ def model_table(picture: Picture, models: Iterable[Mapping[str, Any]]) -> Table:
 
 def device_table(picture: Picture, *, has_bars: bool) -> Table:
     """Return a row for each device; with bars of how full it is, where somebody sees them."""
-    columns = ("DEVICE", "NAME", "MODELS", "OTHERS", "FREE", "OF")
+    columns = ("DEVICE", "NAME", "MODELS", "OTHERS", "ROOM", "OF")
     rows: list[tuple[Cell, ...]] = []
     for device in picture.devices:
         description = device.get("description")
@@ -85,7 +85,7 @@ def device_table(picture: Picture, *, has_bars: bool) -> Table:
         )
         rows.append((*cells, _bar(device)) if has_bars else cells)
     return Table(
-        (*columns, "") if has_bars else columns, rows, ("MODELS", "OTHERS", "FREE", "OF"), ("NAME", "", "OTHERS")
+        (*columns, "") if has_bars else columns, rows, ("MODELS", "OTHERS", "ROOM", "OF"), ("NAME", "", "OTHERS")
     )
 
 
@@ -157,13 +157,13 @@ def warnings(picture: Picture, models: Iterable[Mapping[str, Any]], now: float) 
     configuration = picture.server.get("configuration")
     if isinstance(configuration, Mapping) and configuration.get("error"):
         since = configuration.get("since")
-        ago = f" for {duration(now - since)}" if isinstance(since, int | float) else ""
-        found.append(f"the configuration cannot be used{ago}, the one before holds: {configuration['error']}")
+        ago = f" since {duration(now - since)} ago" if isinstance(since, int | float) else ""
+        found.append(f"the configuration is invalid{ago}; the one before stays in force: {configuration['error']}")
     for model in models:
         if model.get("reason"):
             retry_s = model.get("retry_in_s")
             again = "" if retry_s is None else f"; a request tries again in {duration(retry_s)}"
-            found.append(f"{model['id']}: {model['reason']}{again}")
+            found.append(f"{model['id']}: {as_commands(str(model['reason']))}{again}")
     return found
 
 
@@ -174,7 +174,7 @@ def _state(model: Mapping[str, Any]) -> Cell:
     progress = model.get("progress")
     if isinstance(progress, Mapping):
         phase = str(progress.get("phase") or state)
-        share = percent(progress.get("fraction"))
+        share = percent(share_of(progress))
         return Text(phase if share is None else f"{phase} {share}", style=_STYLES.get(state, "yellow"))
     return Text(state, style=_STYLES.get(state, "dim"))
 
@@ -240,5 +240,8 @@ def _cells(num_bytes: Any, total: float) -> int:
     return min(_BAR_WIDTH, max(1, round(_BAR_WIDTH * num_bytes / total)))
 
 
-def _joined(values: Any) -> str | None:
-    return ", ".join(str(value) for value in values) if isinstance(values, list) and values else None
+def _devices(ids: Any) -> str | None:
+    """Return the devices of a model as the table of devices spells them: a worker calls the CPU `cpu`."""
+    if not isinstance(ids, list) or not ids:
+        return None
+    return ", ".join("CPU" if str(one).lower() == "cpu" else str(one) for one in ids)

@@ -23,7 +23,7 @@ from router.sources import FetchProgress, ModelStore, SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 LOG_HAS_MORE = ". The server's log has pip's own words"
 """The end of a message of `router/fetch/`, which is written for the server's clients."""
@@ -124,13 +124,12 @@ def _progress(label: str) -> Iterator[Show]:
     if not terminal.is_terminal or terminal.is_dumb_terminal:
         yield _Lines(label).show
         return
-    from rich.progress import Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
         progress_bar(),  # short, so that the ^C of an interrupt does not break the line
         TextColumn("{task.fields[amount]}", markup=False),
-        TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=terminal, transient=True) as progress:
@@ -138,22 +137,23 @@ def _progress(label: str) -> Iterator[Show]:
 
 
 class _Bar:
-    """A bar that begins anew with every phase and part."""
+    """One bar for all phases and parts of a file, which never goes back."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task: TaskID | None = None
-        self._phase: tuple[str, str] | None = None
+        self._task = progress.add_task("", total=None, amount="")
+        self._share = 0.0
 
     def show(self, now: FetchProgress) -> None:
-        phase = (now.phase, now.detail)
-        if self._task is None or phase != self._phase:
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(f"{now.phase} {now.detail}".strip(), total=None, amount="")
-            self._phase = phase
-        amount = now.amount if now.done_bytes else ""
-        self._progress.update(self._task, total=now.total_bytes or None, completed=now.done_bytes, amount=amount)
+        if now.share is not None:
+            self._share = max(self._share, now.share)
+        self._progress.update(
+            self._task,
+            description=f"{now.phase} {now.detail}".strip(),
+            total=None if now.share is None and not self._share else 1.0,
+            completed=self._share,
+            amount=now.amount if now.done_bytes else "",
+        )
 
 
 class _Lines:

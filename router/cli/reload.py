@@ -11,6 +11,7 @@ import click
 from router.cli.formats import counted
 from router.cli.output import CommandFailed, ExitCode, fail, json_option, print_json, say
 from router.cli.server import Refused, Server, open_server, server_option
+from router.cli.shapes import RELOADED, expect
 
 
 @click.command()
@@ -35,6 +36,7 @@ def reload(as_json: bool, url: str | None) -> None:
             path = _path(server)
             count = f"{counted(len(problems), 'problem')}; nothing has changed, the server goes on as before"
             fail([*(_described(problem, path) for problem in problems), count])
+    expect(found, RELOADED, server.url, "what has changed")
     if as_json:
         print_json(found)
         return

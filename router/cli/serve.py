@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from router.cli.catalog_file import (
     warn_of_unknown_variables,
 )
 from router.cli.output import fail
+
+if TYPE_CHECKING:
+    from router.settings import RouterSettings
 
 
 @click.command()
@@ -56,5 +59,15 @@ def serve(file: Path | None, **options: Any) -> None:
     try:
         code = run(catalog, settings)
     except CannotServe as error:
-        fail([f"corral: {error}"])
+        fail([f"corral: {_who_is_there(str(error), settings)}"])
     raise SystemExit(code)
+
+
+def _who_is_there(text: str, settings: RouterSettings) -> str:
+    """Return the message, and that it is a Corral that has the port if it is."""
+    from router.doctor.ports import corral_at
+
+    other = "in use by another program; stop that one"
+    if other not in text or (release := corral_at(settings.host, settings.port)) is None:
+        return text
+    return text.replace(other, f"in use: Corral {release} runs there already (`corral ps` shows it); stop that one")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from router.cli.formats import as_commands
 from router.cli.output import Command, CommandFailed, ExitCode
+from router.cli.shapes import no_corral
+from router.cli.stream_lines import split_lines
 
 if TYPE_CHECKING:
     import httpx
@@ -28,6 +32,7 @@ MODEL_NOT_FOUND = "model_not_found"
 
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0
+_WITHOUT_SCHEME = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):\d+(/|$)|[\d.]+(/|$)|localhost(/|$)")
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -98,7 +103,7 @@ class Server:
     ) -> Any:
         """Return the answer's JSON, for which `max_silence_s` may pass (None = any time). Raises: CommandFailed."""
         with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
-            return json.loads(response.read())
+            return _parsed(response.read())
 
     @contextmanager
     def lines(
@@ -115,7 +120,8 @@ class Server:
         Raises: CommandFailed, also while reading.
         """
         with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
-            yield response.iter_lines()
+            self._expect(response, "text/plain", "text")
+            yield split_lines(response.iter_bytes())
 
     @contextmanager
     def events(
@@ -129,10 +135,13 @@ class Server:
     ) -> Iterator[Iterator[Event]]:
         """Give server-sent events as they come; `[DONE]` ends them. Raises: CommandFailed, also while reading."""
         with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                text = f"what answers at {self.url} is no Corral: it sent something else than events"
-                raise CommandFailed(text, ExitCode.NO_SERVER)
-            yield read_events(response.iter_lines())
+            self._expect(response, "text/event-stream", "events")
+            yield read_events(split_lines(response.iter_bytes()))
+
+    def _expect(self, response: httpx.Response, content_type: str, words: str) -> None:
+        """Raises: CommandFailed for a page of somebody else's, which would be taken for lines."""
+        if not response.headers.get("content-type", "").startswith(content_type):
+            raise no_corral(self.url, f"it sent something else than {words}")
 
     @contextmanager
     def _open(
@@ -172,9 +181,8 @@ class Server:
         except httpx.TransportError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}; is the server still there?"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            text = f"what answers at {self.url} is no Corral: it sent something else than JSON"
-            raise CommandFailed(text, ExitCode.NO_SERVER) from None
+        except _NoJson:
+            raise no_corral(self.url, "it sent something else than JSON") from None
         except UnicodeEncodeError as error:  # bytes of an argument that are no text
             text = f"{error.object!r} has bytes in it that are no UTF-8, so it cannot be sent"
             raise CommandFailed(text, ExitCode.USAGE) from None
@@ -188,6 +196,8 @@ def open_server(url: str | None = None) -> Server:
     import httpx
 
     address = (url or default_url()).strip().rstrip("/").removesuffix("/v1")  # some clients want it with that
+    if _WITHOUT_SCHEME.match(address):
+        address = f"http://{address}"
     try:
         parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
@@ -209,6 +219,18 @@ def open_server(url: str | None = None) -> Server:
     return Server(str(parsed.copy_with(username=None, password=None)).rstrip("/"), client)
 
 
+class _NoJson(Exception):
+    """What was sent cannot be read."""
+
+
+def _parsed(text: str | bytes) -> Any:
+    """Return a JSON value. Raises: _NoJson, also for one that is nested deeper, or has longer numbers, than can be."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _NoJson from None
+
+
 def read_events(lines: Iterator[str]) -> Iterator[Event]:
     """Yield the events of a text/event-stream; comments are passed over. Source: the HTML standard, 9.2.6."""
     name = ""
@@ -219,7 +241,7 @@ def read_events(lines: Iterator[str]) -> Iterator[Event]:
             if text == "[DONE]":
                 return
             if data:
-                yield Event(name or "message", json.loads(text))
+                yield Event(name or "message", _parsed(text))
             name, data = "", []
         elif not line.startswith(":"):
             field, _, value = line.partition(":")
@@ -233,10 +255,11 @@ def read_events(lines: Iterator[str]) -> Iterator[Event]:
 def refusal_of(url: str, status: int, text: str) -> Refused:
     """Return the failure that a refusal of the server means; `text` is its body."""
     try:
-        body = json.loads(text)
-    except ValueError:
+        body = _parsed(text)
+    except _NoJson:
         body = text
     message, reason = _told(body)
+    message = as_commands(message)
     code = ExitCode.FAILED
     if status == 401:
         said = "the key in CORRAL_API_KEY is not one of its keys" if os.environ.get(KEY_VARIABLE) else "it wants a key"

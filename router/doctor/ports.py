@@ -1,6 +1,6 @@
 """Whether the address is free or who has it, and whether a server of this release answers there.
 
-Owns that look. Opens no server and asks only the routes that need no key.
+Owns that look. Opens no server, and changes nothing on one.
 """
 
 from __future__ import annotations
@@ -10,26 +10,39 @@ import http.client
 import json
 import socket
 from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from router.doctor.findings import Finding, fail, ok, warn
+from router.doctor.findings import Finding, Level, fail, ok, warn
 
 _ASK_S: Final = 1.0
 _DEFAULT_PORT: Final = 8080
 _ANY: Final = ("0.0.0.0", "::", "")
 
 
+def corral_at(host: str, port: int) -> str | None:
+    """Return the release of the Corral that answers there; None = there is none."""
+    reached = "127.0.0.1" if host in _ANY else host
+    version = _get(
+        f"http://[{reached}]:{port}/api/version" if ":" in reached else f"http://{reached}:{port}/api/version"
+    )
+    return None if version is None or "corral" not in version else str(version["corral"])
+
+
 def check_addresses(environ: Mapping[str, str], own_version: str | None) -> list[Finding]:
     """Return what there is to say of where a server would listen, and of the server that CORRAL_URL names."""
     findings = check_address(environ, own_version)
     if url := environ.get("CORRAL_URL", "").strip():
-        findings.append(_check_url(url.rstrip("/").removesuffix("/v1"), own_version))
+        findings.append(_check_url(url.rstrip("/").removesuffix("/v1"), own_version, environ))
     return findings
 
 
-def _check_url(url: str, own_version: str | None) -> Finding:
+def _check_url(url: str, own_version: str | None, environ: Mapping[str, str]) -> Finding:
     """Return whether the server that commands talk to is there."""
+    if "://" not in url:
+        url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
         return warn(f"CORRAL_URL={url} is no address of a server", "write it like http://127.0.0.1:8080")
     version, health = _get(f"{url}/api/version"), _get(f"{url}/health")
@@ -37,7 +50,8 @@ def _check_url(url: str, own_version: str | None) -> Finding:
         return warn(f"no server answers at {url}", "CORRAL_URL names it for the commands that talk to a server")
     if version is None or "corral" not in version:
         return warn(f"what answers at {url} is no Corral", "CORRAL_URL names it for the commands that talk to a server")
-    return _told(url, str(version["corral"]), health, own_version)
+    found = _told(url, str(version["corral"]), health, own_version)
+    return _with_key(found, url, environ)
 
 
 def check_address(environ: Mapping[str, str], own_version: str | None) -> list[Finding]:
@@ -55,7 +69,7 @@ def check_address(environ: Mapping[str, str], own_version: str | None) -> list[F
         return [ok(f"{shown} is free: no server runs there")]
     if problem == errno.EADDRINUSE:
         reached = "127.0.0.1" if host in _ANY else host
-        return [_who_answers(reached, port, shown, own_version)]
+        return [_who_answers(reached, port, shown, own_version, environ)]
     if problem == errno.EACCES:
         return [
             fail(
@@ -83,7 +97,7 @@ def _cannot_bind(host: str, port: int) -> int | None:
     return None
 
 
-def _who_answers(host: str, port: int, shown: str, own_version: str | None) -> Finding:
+def _who_answers(host: str, port: int, shown: str, own_version: str | None, environ: Mapping[str, str]) -> Finding:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     version, health = _get(f"{url}/api/version"), _get(f"{url}/health")
     running = version.get("corral") if version is not None else None
@@ -92,7 +106,17 @@ def _who_answers(host: str, port: int, shown: str, own_version: str | None) -> F
         who = f"by {owner}" if owner else "by another program"
         advice = (f"$ ss -ltnp 'sport = :{port}'", "stop it, or take another port: CORRAL_PORT=8081")
         return fail(f"{shown} is taken {who}", *advice)
-    return _told(shown, str(running), health, own_version)
+    return _with_key(_told(shown, str(running), health, own_version), url, environ)
+
+
+def _with_key(found: Finding, url: str, environ: Mapping[str, str]) -> Finding:
+    """Return what was found of a server, or that the commands that talk to it lack a key for it."""
+    key = environ.get("CORRAL_API_KEY", "").strip()
+    if found.level is not Level.OK or _status(f"{url}/v1/models", key) != HTTPStatus.UNAUTHORIZED:
+        return found
+    if key:
+        return warn(f"{found.text}, and the key in CORRAL_API_KEY is not one of its keys", "put a valid one into it")
+    return warn(f"{found.text}, and wants a key", "put one into CORRAL_API_KEY: commands that talk to it need it")
 
 
 def _told(where: str, running: str, health: Mapping[str, Any] | None, own_version: str | None) -> Finding:
@@ -108,19 +132,33 @@ def _told(where: str, running: str, health: Mapping[str, Any] | None, own_versio
 def _get(url: str) -> dict[str, Any] | None:
     """Return the JSON object that a route answers with, whatever its status; None = there is none."""
     try:
+        answer = json.loads(_ask(url)[1])
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _status(url: str, key: str) -> int | None:
+    """Return the status that a route answers with to whoever has `key`; None = it does not answer."""
+    return _ask(url, {"Authorization": f"Bearer {key}"} if key else {})[0]
+
+
+def _ask(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> tuple[int | None, bytes]:
+    """Return the status and the body of a route; None and nothing when it does not answer."""
+    try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=_ASK_S)
     except (ValueError, http.client.HTTPException):
-        return None
+        return None, b""
     try:
-        connection.request("GET", parts.path)
-        answer = json.loads(connection.getresponse().read(2**20))
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
+        connection.request("GET", parts.path, headers=dict(headers))
+        response = connection.getresponse()
+        return response.status, response.read(2**20)
+    except (OSError, http.client.HTTPException, ValueError):  # ValueError: a key with line breaks in it
+        return None, b""
     finally:
         connection.close()
-    return answer if isinstance(answer, dict) else None
 
 
 def _owner(port: int) -> str | None:

@@ -23,6 +23,7 @@ JOINING = "joining"
 VERIFYING = "verifying"
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_PART = re.compile(r"part (\d+) of (\d+)")
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{8,}|(?<=Bearer )\S+")
 
 
@@ -57,9 +58,26 @@ class FetchProgress:
         return f"{done} of {self.total_bytes / 1e6:.0f} MB" if self.total_bytes else f"{done} MB"
 
     @property
+    def share(self) -> float | None:
+        """How much of the whole model is done, all its parts together; None = not known."""
+        done = min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else None
+        return share_of_all(self.phase, self.detail, done)
+
+    @property
     def text(self) -> str:
         """All of it, for people: `downloading part 2 of 6, 13 of 89 MB`."""
         return f"{self.phase}{f' {self.detail}' if self.detail else ''}, {self.amount}"
+
+
+def share_of_all(phase: str, detail: str, share: float | None) -> float | None:
+    """Return how much of a whole model is done when `share` of the phase is; None = not known.
+
+    Where a model comes in parts they count alike, and one that is being joined has arrived.
+    """
+    part = _PART.fullmatch(detail)
+    if part is None or not 1 <= int(part[1]) <= int(part[2]):
+        return share
+    return (int(part[1]) - 1 + (1.0 if phase != DOWNLOADING else share or 0.0)) / int(part[2])
 
 
 @dataclass(frozen=True, slots=True)

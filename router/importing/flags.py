@@ -207,12 +207,21 @@ def _request_number(
     model.set_request("defaults", field, number)
 
 
+_NOT_YET: Final[Mapping[str, str]] = dict.fromkeys(
+    ("mmproj", "mm"), "image input is not available in this release yet; the model answers text"
+)
+
+
 def _refuse(model: ImportedModel, name: str, value: str | None) -> None:
     reason = explain_model_key(name, value)
     if "leave it out" in reason:
         return
     if reason.startswith("unknown key"):
         reason = "not known here"
+    # Here the option is not a key of somebody's models.yaml: what is said of the key is left out.
+    reason = reason.removeprefix(f"`{name}` is not a key here: ")
+    if name in _NOT_YET:
+        reason = _NOT_YET[name]
     model.note(f"{shown(name, value)}: {reason}")
 
 

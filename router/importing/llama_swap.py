@@ -56,6 +56,8 @@ Macros = Mapping[str, str]
 def read_llama_swap(text: str) -> Imported:
     """Return the configuration in our words. Raises: NotImportable."""
     root = _parsed(text)
+    if _is_ours(root):
+        raise NotImportable("it is a models.yaml of Corral's already; `corral check` and `corral serve` take it")
     models = root.get("models")
     if not isinstance(models, Mapping) and not isinstance(root.get("peers"), Mapping):
         raise NotImportable("it has no map `models:`, so it is no configuration of llama-swap's")
@@ -80,12 +82,31 @@ def _parsed(text: str) -> Mapping[str, Any]:
     try:
         root = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
-        raise NotImportable(f"it is no YAML: {' '.join(str(error).split())}") from None
+        raise NotImportable(_no_yaml(error)) from None
     except RecursionError:
         raise NotImportable("it is nested too deeply") from None
     if not isinstance(root, Mapping):
         raise NotImportable("it is no map")
     return root
+
+
+def _no_yaml(error: Exception) -> str:
+    """Return where the text is no YAML, and what the parser stumbles over."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    return f"it is no valid YAML{where}: {problem}"
+
+
+def _is_ours(root: Mapping[str, Any]) -> bool:
+    """Return whether it is a models.yaml: a model is a reference, or has options that only Corral has."""
+    models = root.get("models")
+    if not isinstance(models, Mapping) or not models:
+        return False
+    return all(
+        isinstance(one, str) or (isinstance(one, Mapping) and "cmd" not in one and not {"model", "url"}.isdisjoint(one))
+        for one in models.values()
+    )
 
 
 # --- macros ------------------------------------------------------------------------------------------------

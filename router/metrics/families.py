@@ -196,6 +196,10 @@ class Counters:
             block = self._blocks[values] = Number(self._name, labels, suffix="_total")
         return block
 
+    def has(self, *values: str) -> bool:
+        """Return whether there is a counter with these label values."""
+        return values in self._blocks
+
     @property
     def family(self) -> Family:
         """As it stands now."""

@@ -133,8 +133,9 @@ class RouterMetrics:
         first_byte_s: float | None = None,
     ) -> None:
         """Count one request that ended; `first_byte_s` = when the first byte of its streamed answer went out."""
-        for each in Outcome:
-            self._requests.of(model, each.value, route)  # all from the first on: what appears as a 1 is no increase
+        if not self._requests.has(model, outcome, route):
+            for each in Outcome:
+                self._requests.of(model, each.value, route)  # all from the first on: what appears as a 1 is no increase
         self._requests.of(model, outcome, route).add()
         self._request_seconds.of(model, route).observe(seconds, _exemplar(request_id, seconds))
         if first_byte_s is not None:

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import * as formats from "./formats.js";
 import * as store from "./store.js";
-import { el, replace, setAttr, setHidden, setText } from "./dom.js";
+import { el, replace, setAttr, setHidden, setText, setWords, words } from "./dom.js";
 import { closeIcon, keyIcon, themeIcons, warnIcon } from "./icons.js";
 
 // A view is a module views/NAME.js that exports {id, title, create(root, context)}; `create` returns {show(args), hide()}.
@@ -31,7 +31,8 @@ function navigate(id, args = {}) {
   else location.hash = hash;
 }
 
-const context = { api, store, formats, notify, navigate, announce };
+const context = { api, store, formats, notify, navigate, announce, changeKey: () => changeKey() };
+let changeKey = () => {};
 
 function makeTabs() {
   for (const [id, title] of VIEWS) {
@@ -102,7 +103,7 @@ async function load(entry) {
 /** Show a notice: `kind` is `info`, `ok` or `error`. Errors stay until they are closed. */
 function notify(kind, text) {
   const toast = el("div", { class: `toast ${kind}`, role: kind === "error" ? "alert" : "status" },
-    el("span", { class: "toast-text", text }),
+    el("span", { class: "toast-text" }, words(text)),
     el("button", { type: "button", class: "button quiet icon-button", "aria-label": "Close this notice", on: { click: close } }, closeIcon()));
   function close() {
     toast.remove();
@@ -134,14 +135,18 @@ function makeConnection() {
   const title = el("strong", { role: "alert" }); // the countdown beside it must not be read out each second
   const detail = el("span", {});
   const retry = el("button", { type: "button", class: "button small", text: "Try now", on: { click: () => store.reconnect() } });
-  const banner = makeBanner("danger", title, detail, retry);
+  const enter = el("button", { type: "button", class: "button small", text: "Enter key", on: { click: () => changeKey() } });
+  const banner = makeBanner("danger", title, detail, retry, enter);
   byId("banners").append(banner);
 
   function update() {
     const { status, error, retry_at_ms } = store.state.connection;
     const isAway = store.isStale();
+    const isStopping = store.isStopping();
+    const isLive = status === "open" && !isStopping;
     setAttr(badge, "data-status", isAway && status === "connecting" ? "lost" : status);
-    setText(word, isAway && status === "connecting" ? "Reconnecting" : WORDS[status]);
+    setAttr(badge, "data-stopping", status === "open" && isStopping);
+    setText(word, isAway && status === "connecting" ? "Reconnecting" : status === "open" && !isLive ? "Stopping" : WORDS[status]);
     document.body.classList.toggle("stale", isAway);
     setHidden(banner, !isAway);
     if (!isAway) {
@@ -149,16 +154,23 @@ function makeConnection() {
       return;
     }
     const isOld = store.state.server !== null;
-    if (status === "refused") {
-      setText(title, error.status === 401 ? "No valid key." : "The server refuses the live view.");
-      setText(detail, error.message);
+    const wantsKey = status === "refused" && error.status === 401;
+    setHidden(enter, !wantsKey);
+    setHidden(retry, wantsKey);
+    if (wantsKey) {
+      setText(title, "No valid key.");
+      setText(detail, `This server shows nothing without an API key.${isOld ? " What you see is old." : ""}`);
+    } else if (status === "refused") {
+      setText(title, "The server refuses the live view.");
+      setWords(detail, error.message);
     } else {
       const wait = retry_at_ms === null ? 0 : Math.max(0, Math.ceil((retry_at_ms - performance.now()) / 1000));
-      setText(title, "The server cannot be reached.");
+      setText(title, isStopping ? "The server is stopping or restarting." : "The server cannot be reached.");
       setText(detail, `${isOld ? "What you see is old. " : ""}${wait ? `Trying again in ${wait} s.` : "Trying again …"}`);
     }
   }
   store.subscribe("connection", update);
+  store.subscribe("server", update);
   setInterval(() => store.state.connection.status === "lost" && update(), 1000);
   update();
 }
@@ -176,16 +188,19 @@ function makeServerBanners() {
   setAttr(draining, "role", "status");
   byId("banners").append(draining, invalid);
 
+  // Once the stream is gone the banner of the connection says it.
+  const showDraining = () => setHidden(draining, store.state.server?.status !== "draining" || store.isStale());
+  store.subscribe("connection", showDraining);
   store.subscribe("server", () => {
-    const { status, configuration } = store.state.server;
-    setHidden(draining, status !== "draining");
+    showDraining();
+    const { configuration } = store.state.server;
     const isInvalid = configuration?.status === "invalid";
     setHidden(invalid, !isInvalid);
     if (!isInvalid) return;
     const since = configuration.since ? ` since ${formats.time(configuration.since)}` : "";
     setText(where, `${configuration.path}${since}. The last valid configuration stays in use.`);
     const list = configuration.problems?.length ? configuration.problems : [{ message: configuration.error }];
-    replace(problems, list.slice(0, 5).map((one) => el("li", { text: problemText(one) })),
+    replace(problems, list.slice(0, 5).map((one) => el("li", {}, words(problemText(one)))),
       list.length > 5 && el("li", { text: `and ${list.length - 5} more` }));
   });
 }
@@ -202,7 +217,16 @@ function makeKeyForm() {
   const input = byId("key-input");
   let answer = null;
 
-  function ask(problem) {
+  /** Ask for a key because the server wants one, or (`isOwnWish`) because the person wants to change it. */
+  function ask(problem, { isOwnWish = false } = {}) {
+    const isChange = isOwnWish && api.key() !== "";
+    setText(byId("key-title"), isChange ? "The key of this tab" : isOwnWish ? "Enter a key" : "This server wants a key");
+    setHidden(byId("key-present"), !isChange);
+    setHidden(byId("key-forget"), !isChange);
+    const { scopes } = store.state;
+    replace(byId("key-present"), scopes
+      ? ["The present key has the ", scopes.length === 1 ? "scope " : "scopes ", scopes.map((scope, at) => [at ? ", " : "", el("code", { text: scope })]), "."]
+      : "What the present key may do is not known.");
     setText(byId("key-problem"), problem);
     setHidden(byId("key-problem"), !problem);
     input.value = "";
@@ -229,6 +253,10 @@ function makeKeyForm() {
     } else finish(given || null);
   });
   byId("key-cancel").addEventListener("click", () => finish(null));
+  byId("key-forget").addEventListener("click", () => {
+    api.setKey("");
+    location.reload(); // what the key has shown goes too
+  });
   dialog.addEventListener("cancel", () => finish(null));
 
   api.onKeyWanted(async (problem) => {
@@ -239,18 +267,19 @@ function makeKeyForm() {
 
   const button = byId("key-button");
   button.append(keyIcon());
-  button.addEventListener("click", async () => {
-    const given = await ask("");
+  changeKey = async () => {
+    const given = await ask("", { isOwnWish: true });
     if (given === null) return;
     api.setKey(given);
     store.reconnect({ withNewKey: true });
     showKeyButton();
-  });
+  };
+  button.addEventListener("click", () => changeKey());
 
   function showKeyButton() {
     const isOpen = store.state.server?.is_open ?? !api.key();
     setHidden(button, isOpen && !api.key() && store.state.connection.status !== "refused");
-    const label = api.key() ? "Use another key" : "Enter a key";
+    const label = api.key() ? "The key: see, change or forget it" : "Enter a key";
     setAttr(button, "aria-label", label);
     setAttr(button, "title", label);
   }
@@ -261,6 +290,7 @@ function makeKeyForm() {
   api.onForbidden((error) => {
     if (/`admin`/.test(error.message)) store.forbid("admin");
     else if (/`metrics`/.test(error.message) && !/`inference`/.test(error.message)) store.forbid("requests");
+    else if (/`inference`/.test(error.message) && !/`metrics`/.test(error.message)) store.forbid("ask");
   });
 }
 

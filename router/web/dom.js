@@ -43,6 +43,21 @@ export function setText(node, text, title) {
   else if (node.getAttribute("aria-label") === "unknown") node.removeAttribute("aria-label");
 }
 
+/** The nodes of a sentence in which `code` stands between backticks, as the server writes it. */
+export function words(text) {
+  return String(text).split(/`([^`\n]+)`/).map((part, at) => (at % 2 ? el("code", { text: part }) : part)).filter((part) => part !== "");
+}
+
+/** Set a node's sentence if it differs: `setText` for what may have `code` in it. */
+export function setWords(node, text) {
+  const nodes = words(text);
+  const plain = nodes.map((one) => one.textContent ?? one).join("");
+  const codes = nodes.filter((one) => one instanceof Element).length;
+  if (node.textContent === plain && node.querySelectorAll("code").length === codes) return;
+  node.replaceChildren(...nodes);
+  if (node.getAttribute("aria-label") === "unknown") node.removeAttribute("aria-label");
+}
+
 /** Set, change or (null, undefined, false) remove an attribute, if it differs. */
 export function setAttr(node, name, value) {
   if (value === null || value === undefined || value === false) {

@@ -10,6 +10,7 @@ const CONFIRM_MS = 3_000;
 
 /** `connection.status`: `connecting`, `open`, `lost`, `refused`, `paused` (the page is hidden).
  *  `server`, `devices`, `slots`, `queue`, `requests` are null until known; `requests` is newest first.
+ *  `may` is what the key may do as far as is known, `scopes` the names of its scopes (null = not told yet).
  *  `stamps[topic]` and each model's `received_ms` tell (performance.now()) when the values came. */
 export const state = {
   server: null,
@@ -20,7 +21,8 @@ export const state = {
   requests: null,
   connection: { status: "connecting", error: null, retry_at_ms: null, lost_at_ms: null },
   stamps: {},
-  may: { admin: true, requests: true },
+  may: { admin: true, requests: true, ask: true },
+  scopes: null,
 };
 
 const listeners = new Map();
@@ -68,6 +70,11 @@ function setConnection(next) {
     lost_at_ms: isGone ? (before.lost_at_ms ?? performance.now()) : null,
   };
   changed("connection");
+}
+
+/** True once the server has said that it stops, until one answers again. */
+export function isStopping() {
+  return state.server?.status === "draining" || state.connection.error?.code === "shutting_down";
 }
 
 /** True while the values on the page may be old. */
@@ -123,7 +130,8 @@ function setScopes(text) {
   if (!text) return;
   const scopes = text.split(",").map((scope) => scope.trim());
   const isAdmin = scopes.includes("admin");
-  state.may = { admin: isAdmin, requests: isAdmin || scopes.includes("metrics") };
+  state.scopes = scopes;
+  state.may = { admin: isAdmin, requests: isAdmin || scopes.includes("metrics"), ask: isAdmin || scopes.includes("inference") };
   changed("may");
 }
 
@@ -172,7 +180,8 @@ export function reconnect({ withNewKey = false } = {}) {
   current?.abort();
   if (withNewKey) {
     topics = ALL;
-    state.may = { admin: true, requests: true };
+    state.may = { admin: true, requests: true, ask: true };
+    state.scopes = null;
     changed("may");
   }
   current = new AbortController();

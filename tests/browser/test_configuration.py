@@ -57,6 +57,21 @@ def file(folder: Path, server: RealServer) -> Iterator[Path]:
     assert httpx.post(f"{server.url}/admin/reload").status_code == 200
 
 
+def test_models_that_cannot_be_used_are_told_with_their_reasons(
+    server: RealServer, open_tab: OpenTab, file: Path
+) -> None:
+    page = opened(open_tab(server.url))
+    file.write_text(file.read_text() + "  gone:\n    model: ./gone.gguf\n")
+    expect(verdict(page)).to_have_text("Valid; 1 model cannot be used")
+    expect(panel(page, "Models that cannot be used")).to_contain_text("models.gone")
+    expect(panel(page, "Models that cannot be used")).to_contain_text("gone.gguf")
+    editor(page).fill(text_of(page) + "# mine\n")
+    expect(verdict(page)).to_have_text("Valid")
+    expect(panel(page, "Models that cannot be used")).to_be_hidden()
+    button(page, "Discard").click()
+    expect(verdict(page)).to_have_text("Valid; 1 model cannot be used")
+
+
 def test_a_valid_edit_is_saved_and_its_model_appears(server: RealServer, open_tab: OpenTab, file: Path) -> None:
     tab = open_tab(server.url)
     page = opened(tab)
@@ -97,7 +112,7 @@ def test_mistakes_are_told_with_their_lines_and_not_saved(server: RealServer, op
     expect(verdict(page)).to_have_text("Invalid: 1 problem")
     expect(button(page, "Save")).to_be_disabled()
     expect(page.locator(".editor-numbers .has-problem")).to_have_text(str(line))
-    expect(panel(page, "Problems")).to_contain_text("did you mean `slots`?")
+    expect(panel(page, "Problems")).to_contain_text("did you mean slots?")
     page.get_by_role("button", name=f"Line {line}, column 5").click()
     expect(editor(page)).to_be_focused()
     assert editor(page).evaluate("(node) => node.value.slice(node.selectionStart, node.selectionEnd)") == "slotz: 2"
@@ -250,6 +265,18 @@ def test_without_edits_it_is_only_to_read_and_names_the_setting(
     assert tab.overflow() == []
 
 
+def test_a_text_that_is_withheld_is_said_in_words(tmp_path: Path, open_tab: OpenTab) -> None:
+    (tmp_path / "model.gguf").write_bytes(gguf_bytes())
+    with real_server(tmp_path, {"one": {"model": "./model.gguf"}}) as running:
+        (tmp_path / "models.yaml").chmod(0o600)
+        page = opened(open_tab(running.url))
+        hint = page.locator(".view-configuration .hint:visible").first
+        expect(hint).to_contain_text("Not shown here: other users of this machine may not read the file")
+        expect(hint).to_contain_text("CORRAL_ADMIN_KEYS")
+        expect(editor(page)).to_be_hidden()
+        expect(button(page, "Save")).to_be_hidden()
+
+
 def test_a_key_without_the_scope_is_told_so(server: RealServer, open_tab: OpenTab) -> None:
     tab = open_tab(server.url)
     tab.allow("status of 403")
@@ -257,7 +284,8 @@ def test_a_key_without_the_scope_is_told_so(server: RealServer, open_tab: OpenTa
     error = {"error": {"message": "it lacks `admin`", "code": "forbidden"}}
     page.route(CONFIG, lambda route: route.fulfill(status=403, json=error))
     page.get_by_role("tab", name="Configuration").click()
-    expect(page.locator(".config-notes .banner.danger")).to_contain_text("needs the scope `admin`")
+    expect(page.locator(".config-notes .banner.danger")).to_contain_text("needs the scope admin")
+    expect(page.locator(".view-configuration .config")).to_be_hidden()
     page.unroute(CONFIG)
     page.locator(".config-notes").get_by_role("button", name="Try again").click()
     expect(verdict(page)).to_have_text("Valid, and in use")

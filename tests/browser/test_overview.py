@@ -89,8 +89,39 @@ def test_a_model_is_loaded_watched_at_work_and_unloaded(server: RealServer, open
     expect(model.locator(".model-idle")).to_contain_text("in 1")  # 15 minutes at most
     model.get_by_role("button", name="Unload smollm2").click()
     tab.wait_state("smollm2", "unloaded")
-    expect(model.locator(".model-state .model-more")).to_have_text("on request")
+    expect(model.locator(".model-state .model-more")).to_have_text("was told to unload")
     expect(rows).to_have_count(0)
+
+
+GB = 10**9
+WORKER = {"model": "a", "replica": 0, "weights_bytes": 2 * GB, "kv_bytes": GB, "compute_bytes": 0, "other_bytes": 0}
+SHARES = "(device) => import('/ui/live/devices.js').then(({ shares }) => shares(device))"
+
+
+@pytest.mark.parametrize(
+    ("fields", "free", "kept"),
+    [
+        ({"reserved_bytes": 4 * GB, "used_by_others_bytes": 5 * GB, "free_bytes": 9 * GB}, 9 * GB, 2 * GB),
+        ({"reserved_bytes": 4 * GB, "used_by_others_bytes": 12 * GB, "free_bytes": 0}, 0, 4 * GB),
+        ({"reserved_bytes": 1 * GB, "used_by_others_bytes": 16 * GB, "free_bytes": 3 * GB}, GB, 0),
+    ],
+)
+def test_the_parts_of_a_memory_add_up_to_it(
+    server: RealServer, open_tab: OpenTab, fields: dict[str, int], free: int, kept: int
+) -> None:
+    page = open_tab(server.url).open().page
+    parts = page.evaluate(SHARES, {"id": "d", "total_bytes": 20 * GB, "workers": [WORKER], **fields})
+    assert (parts["free"], parts["kept"]) == (free, kept)
+    names = ("weights", "kv", "compute", "rest", "reserved", "others", "free", "kept")
+    assert sum(parts[name] for name in names) == 20 * GB
+    assert parts["used"] == 20 * GB - free - kept
+
+
+def test_the_parts_of_a_memory_that_nobody_knows_stay_unknown(server: RealServer, open_tab: OpenTab) -> None:
+    page = open_tab(server.url).open().page
+    device = {"id": "d", "total_bytes": GB, "workers": [], "reserved_bytes": 0, "used_by_others_bytes": None}
+    parts = page.evaluate(SHARES, device | {"free_bytes": None})
+    assert [parts[name] for name in ("used", "others", "free", "kept")] == [None] * 4
 
 
 def test_a_model_is_pinned_unpinned_and_given_back_to_the_file(server: RealServer, open_tab: OpenTab) -> None:
@@ -101,8 +132,10 @@ def test_a_model_is_pinned_unpinned_and_given_back_to_the_file(server: RealServe
     pin.click()
     expect(pin).to_have_attribute("aria-pressed", "true")
     expect(model.get_by_role("img", name="pinned")).to_be_visible()
+    expect(model).to_contain_text("Pinned by hand, until the server stops.")
     pin.click()
     expect(pin).to_have_attribute("aria-pressed", "false")
+    expect(model).to_contain_text("Unpinned by hand, until the server stops.")
     model.get_by_role("button", name="Do as the configuration says").click()
     expect(model.get_by_role("button", name="Do as the configuration says")).to_be_hidden()
 

@@ -5,6 +5,7 @@ The server here wants keys. Each test opens its own line to it where it cuts one
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.browser
 ADMIN, USER, WATCHER = "key-of-an-admin", "key-of-a-user", "key-of-a-watcher"
 REFUSED = "status of 401"
 FORBIDDEN = "status of 403"
+STATES = ("ok", "draining")
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +124,33 @@ def test_without_a_key_the_page_says_so_and_takes_one_later(server: RealServer, 
     expect(page.locator("#connection")).to_have_text("Refused")
     expect(page.locator(".banner:visible")).to_contain_text("No valid key.")
     expect(page.locator(".models .empty")).to_have_text("Not known yet.")
+    expect(page.get_by_role("button", name="Try now")).to_be_hidden()
     page.get_by_role("button", name="Enter a key").click()
+    expect(page.locator("#key-title")).to_have_text("Enter a key")
+    page.get_by_role("button", name="Not now").click()
+    page.locator(".banner").get_by_role("button", name="Enter key").click()
     page.get_by_label("API key").fill(USER)
     page.get_by_label("API key").press("Enter")
     tab.wait_live()
     expect(page.locator(".banner:visible")).to_have_count(0)
     tab.wait_state("smollm2", "unloaded")
+
+
+def test_a_key_is_seen_and_forgotten_with_all_that_it_has_shown(server: RealServer, open_tab: OpenTab) -> None:
+    tab = open_tab(server.url).open()
+    tab.allow(REFUSED)
+    page = tab.page
+    page.get_by_label("API key").fill(WATCHER)
+    page.get_by_label("API key").press("Enter")
+    tab.wait_state("smollm2", "unloaded", "ready")
+    page.get_by_role("button", name="The key: see, change or forget it").click()
+    expect(page.locator("#key-title")).to_have_text("The key of this tab")
+    expect(page.locator("#key-present")).to_have_text("The present key has the scope metrics.")
+    page.get_by_role("button", name="Forget this key").click()
+    expect(page.locator("#key-title")).to_have_text("This server wants a key")
+    expect(page.get_by_role("button", name="Forget this key")).to_be_hidden()
+    expect(tab.model("smollm2")).to_have_count(0)
+    assert page.evaluate("sessionStorage.getItem('corral.key')") is None
 
 
 def test_a_key_that_may_only_ask_models_sees_no_buttons_and_no_requests(server: RealServer, open_tab: OpenTab) -> None:
@@ -136,7 +159,8 @@ def test_a_key_that_may_only_ask_models_sees_no_buttons_and_no_requests(server: 
     tab.wait_state("smollm2", "unloaded")
     expect(tab.model("smollm2").locator(".model-buttons")).to_be_hidden()
     tab.page.get_by_role("tab", name="Requests").click()
-    expect(tab.page.locator(".requests .empty")).to_contain_text("lacks the scope `metrics`")
+    expect(tab.page.locator(".requests .empty")).to_contain_text("that needs the scope metrics")
+    expect(tab.page.get_by_role("button", name="Hold still")).to_be_hidden()
     tab.wait_live()
 
 
@@ -158,7 +182,7 @@ def test_an_order_without_the_right_is_refused_at_the_model_and_not_offered_agai
     tab.page.evaluate(f"sessionStorage.setItem('corral.key', '{USER}')")  # the key lost its scope meanwhile
     model = tab.model("smollm2")
     model.locator(button).click()
-    expect(model.locator(".model-error")).to_contain_text(f"{begin}: this API key lacks the scope `admin`")
+    expect(model.locator(".model-error")).to_contain_text(f"{begin}: this API key lacks the scope admin")
     expect(model.locator(".model-buttons")).to_be_hidden()
 
 
@@ -191,7 +215,7 @@ def test_a_configuration_that_was_broken_on_the_disk_is_told_until_it_is_fixed(
     try:
         file.write_text(good + "  another: {model: ./x.gguf, slotz: 3}\n")
         expect(banner).to_contain_text("The configuration on the disk is invalid.")
-        expect(banner).to_contain_text(re.compile(r"line \d+, models\.another\.slotz: .*did you mean `slots`"))
+        expect(banner).to_contain_text(re.compile(r"line \d+, models\.another\.slotz: .*did you mean slots"))
         assert tab.overflow() == []
         banner.get_by_role("button", name="Open the configuration").click()
         expect(tab.page.locator("#view-configuration")).to_be_visible()
@@ -335,13 +359,34 @@ def test_the_view_asks_again_after_its_file_could_not_be_loaded(server: RealServ
     expect(tab.page.locator("#view-requests")).to_contain_text("Recent requests")
 
 
+def test_a_server_that_drains_is_never_shown_as_running(server: RealServer, open_tab: OpenTab) -> None:
+    """It says so on the stream, which ends then; the next connection waits for the next server."""
+    tab = open_tab(server.url, key=ADMIN)
+    tab.allow("ERR_", "status of 503")
+    told = [f"event: server\ndata: {json.dumps({'status': status, 'models': 0, 'loaded': 0})}\n\n" for status in STATES]
+    answers = iter([{"body": "".join(told), "content_type": "text/event-stream"}])
+    later = {"status": 503, "json": {"error": {"message": "it stops", "code": "shutting_down"}}}
+    tab.page.route("**/events?*", lambda route: route.fulfill(**next(answers, later)))
+    page = tab.open().page
+    banner = page.locator(".banner:visible")
+    expect(banner).to_have_count(1)
+    expect(banner).to_contain_text("The server is stopping or restarting.")
+    expect(page.locator(".summary-status .summary-value")).to_have_text("Stopping")
+    expect(page.locator("#connection")).not_to_have_text("Live")
+    page.unroute("**/events?*")
+    banner.get_by_role("button", name="Try now").click()
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(banner).to_have_count(0)
+
+
 def test_a_server_that_stops_says_so_and_then_is_missed(tmp_path: Path, open_tab: OpenTab) -> None:
     models = {"smollm2": {"model": str(smollm2_path())}}
     with real_server(tmp_path, models) as short:
         tab = open_tab(short.url).open()
         tab.allow("ERR_", "net::")
         tab.wait_state("smollm2", "unloaded")
-    expect(tab.page.locator(".banner:visible")).to_contain_text("The server cannot be reached.")
+    told = re.compile("The server (cannot be reached|is stopping or restarting).")
+    expect(tab.page.locator(".banner:visible")).to_contain_text(told)
     expect(tab.page.locator(".summary-uptime .summary-value")).not_to_have_text("–")  # old, and greyed
 
 

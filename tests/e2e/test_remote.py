@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.served import Served, served, until
 
 FREED_WITHIN_S = 2.0
+STOPPED_WITHIN_S = 2.0
 
 
 @asynccontextmanager
@@ -72,3 +73,46 @@ async def test_clients_that_leave_and_a_machine_that_goes_away_are_noticed_at_th
         assert error_code(text) == "remote_failed"
         again = await near.chat("big")
         assert (again.status, (await again.json())["error"]["code"]) == (503, "remote_unreachable")
+
+
+async def test_a_second_signal_and_the_end_of_a_drain_cut_off_an_answer_of_another_machine_and_say_so(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "far").mkdir()
+    async with served(tmp_path / "far", {"small": {}}) as far:
+        for name, drain_s, num_signals in (("second", "60", 2), ("drained", "0.5", 1)):
+            (tmp_path / name).mkdir()
+            big = {"url": far.url, "url_model": "small"}
+            async with served(tmp_path / name, {"big": big}, env={"CORRAL_SHUTDOWN_DRAIN_S": drain_s}) as near:
+                stream = await near.chat("big", stream=True, tokens=10_000, delay_s=0.01)
+                whole = asyncio.create_task(near.chat("big", tokens=10_000, delay_s=0.01))
+                await stream.content.readuntil(b'"w3 "')
+                await until(lambda: len(far.journal("generating")) % 2 == 0, what="both requests")
+                near.process.send_signal(signal.SIGTERM)
+                if num_signals == 2:
+                    await until(lambda: any("stopping:" in line["message"] for line in near.lines))  # noqa: B023
+                    near.process.send_signal(signal.SIGTERM)
+                at_s = asyncio.get_running_loop().time()
+                assert error_code((await stream.content.read()).decode()) == "shutting_down"
+                reply = await whole
+                assert (reply.status, (await reply.json())["error"]["code"]) == (503, "shutting_down")
+                await asyncio.wait_for(near.process.wait(), 10)
+                assert asyncio.get_running_loop().time() - at_s < STOPPED_WITHIN_S
+
+
+async def test_a_body_that_does_not_come_does_not_hold_up_a_second_signal(tmp_path: Path) -> None:
+    async with served(tmp_path, {"small": {}}) as server:
+        _, writer = await server.connect()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 1000\r\n\r\n{"a"'
+        )
+        await writer.drain()
+        assert (await server.chat("small")).status == 200  # by now it has been read
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: any("stopping:" in line["message"] for line in server.lines))
+        server.process.send_signal(signal.SIGTERM)
+        at_s = asyncio.get_running_loop().time()
+        await asyncio.wait_for(server.process.wait(), 10)
+        assert asyncio.get_running_loop().time() - at_s < STOPPED_WITHIN_S
+        writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -18,6 +19,8 @@ from tests.support.managed import managed, start, write_models
 from tests.support.served import Served, chat_body, until
 
 EXIT_WITHIN_S = 15.0
+IDLE_EXIT_WITHIN_S = 3.0
+"""Where nothing runs, whoever looks on."""
 
 
 @pytest.fixture
@@ -156,13 +159,72 @@ async def test_kept_connection_gets_one_more_answer_and_is_told_that_it_is_the_l
         assert await asyncio.wait_for(server.process.wait(), EXIT_WITHIN_S) == 0
 
 
-async def test_followers_of_events_do_not_hold_up_the_stop(tmp_path: Path, listener: socket.socket) -> None:
+class Page:
+    """What an open dashboard does: it follows, asks on kept connections besides, and follows again when that ends."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.told: list[str] = []
+        """The whole of each stream."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Page:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+        paths = ("/status", "/v1/models", "/requests") * 2  # each leaves a connection behind, which is idle then
+        for reply in await asyncio.gather(*(self._session.get(self.url + path) for path in paths)):
+            await reply.read()
+        paths = ("/events?topics=server,models,changes", "/events", "/models/sse", "/admin/logs?follow=true")
+        self._tasks = [asyncio.create_task(self._follow(path)) for path in paths]
+        await until(lambda: len(self.told) == len(paths), what="all streams")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def _follow(self, path: str) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._session.get(self.url + path) as reply:
+                    number = len(self.told)
+                    self.told.append("")
+                    async for piece in reply.content.iter_any():
+                        self.told[number] += piece.decode()
+                    self.told[number] += "<end>"
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_passed", [True, False])
+async def test_followers_are_told_of_the_stop_and_do_not_hold_it_up(
+    tmp_path: Path, listener: socket.socket, is_passed: bool
+) -> None:
     write_models(tmp_path)
-    async with managed(tmp_path, [listener]) as server:
-        reply = await server.session.get(f"{server.url}/events")
-        await reply.content.readuntil(b"added")
+    async with managed(tmp_path, [listener] if is_passed else []) as server, Page(server.url) as page:
+        since_s = asyncio.get_running_loop().time()
         assert await stopped(server) == 0
-        await reply.read()
+        assert asyncio.get_running_loop().time() - since_s < IDLE_EXIT_WITHIN_S
+        assert not any("have not ended in time" in line["message"] for line in server.lines)
+        first = page.told[:4]
+    assert all(told.endswith("<end>") for told in first), "none was broken off"
+    (of_server,) = (told for told in first if "event: server" in told)
+    *_, last = of_server.split("event: server\ndata: ")
+    assert json.loads(last.partition("\n")[0])["status"] == "draining"
+
+
+async def test_who_follows_again_while_an_answer_runs_is_told_and_may_stay(tmp_path: Path) -> None:
+    write_models(tmp_path)
+    async with managed(tmp_path) as server, Page(server.url) as page:
+        long = await server.chat("small", stream=True, tokens=200, delay_s=0.01)
+        await long.content.readuntil(b'"w3 "')
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: sum("event: server" in told for told in page.told) > 1, what="another try")
+        *_, again = (told for told in page.told if "event: server" in told)
+        assert '"status":"draining"' in again
+        assert (await long.text()).rstrip().endswith("[DONE]")
+        assert await asyncio.wait_for(server.process.wait(), EXIT_WITHIN_S) == 0
+        assert len(page.told) < 20, "they stay, and do not come again and again"
 
 
 @pytest.mark.slow

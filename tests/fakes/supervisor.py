@@ -227,6 +227,10 @@ class FakeSupervisor:
     def pin(self, model: str, pin: bool | None) -> None:
         self.pin_orders[model] = pin
 
+    def is_pinned(self, model: str) -> bool:
+        pin, spec = self.pin_orders.get(model), self.catalog.models.get(model)
+        return (spec is not None and spec.pin) if pin is None else pin
+
     def look_at_files(self) -> None:
         self.num_looks_at_files += 1
 

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import logging
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,11 @@ async def test_text_with_mistakes_is_refused_with_their_places_and_nothing_is_wr
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(CatalogError([Problem("", "the disk is on fire")]), 422), (ShuttingDown("the server is stopping"), 503)],
+    [
+        (CatalogError([Problem("", "the disk is on fire")]), 422),
+        (ShuttingDown("the server is stopping"), 503),
+        (ZeroDivisionError("a fault of ours"), 500),
+    ],
 )
 async def test_the_old_text_comes_back_when_the_new_one_cannot_be_taken_over(
     monkeypatch: pytest.MonkeyPatch, error: Exception, expected: int
@@ -208,12 +213,12 @@ async def test_file_keeps_its_mode_and_a_link_its_target() -> None:
         (side.folder / "real").mkdir()
         target = side.folder / "real" / "served.yaml"
         target.write_text(TWO)
-        target.chmod(0o640)
+        target.chmod(0o604)
         file_of(side).symlink_to(target)
         status, _ = await put(side, THREE, hashlib.sha256(TWO.encode()).hexdigest())
         assert status == 200
         assert file_of(side).is_symlink()
-        assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (THREE, 0o640)
+        assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (THREE, 0o604)
 
 
 async def test_file_keeps_its_group_where_its_owner_may_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,20 +244,20 @@ async def test_file_that_is_mounted_by_itself_says_what_to_do(monkeypatch: pytes
         digest = write(side, TWO)
         monkeypatch.setattr(room.os, "replace", busy)
         status, reply = await put(side, THREE, digest)
-        assert (status, file_of(side).read_text()) == (422, TWO)
-        assert "mount its folder" in reply["errors"][0]["message"]
+        assert (status, reply["error"]["code"], file_of(side).read_text()) == (500, "not_written", TWO)
+        assert "mount its folder" in reply["error"]["message"]
 
 
 async def test_nothing_is_left_behind_when_the_disk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     async with http_side(allow_config_edits=True) as side:
         digest = write(side, TWO)
         monkeypatch.setattr(room.os, "fsync", full)
         status, reply = await put(side, THREE, digest)
-        assert status == 422
-        assert "No space left on device" in reply["errors"][0]["message"]
+        assert (status, reply["error"]["code"]) == (507, "disk_full"), "it is no mistake in the text"
+        assert "models.yaml cannot be written: No space left on device" in reply["error"]["message"]
         assert file_of(side).read_text() == TWO
         assert [path.name for path in side.folder.iterdir() if "models.yaml" in path.name] == ["models.yaml"]
 
@@ -337,6 +342,27 @@ async def test_what_has_no_text_says_so(name: str, words: str) -> None:
         assert (await put(side, TWO, ""))[0] == 403
 
 
+async def test_text_that_is_not_for_everybody_is_not_shown_where_everybody_may_ask() -> None:
+    async with http_side(allow_config_edits=True) as side:
+        digest = write(side, TWO)
+        file_of(side).chmod(0o640)
+        told = await shown(side)
+        assert (told["text"], told["sha256"], told["is_editable"]) == (None, None, False)
+        assert "CORRAL_ADMIN_KEYS" in told["why_not"]
+        status, reply = await put(side, THREE, digest)
+        assert (status, "CORRAL_ADMIN_KEYS" in reply["error"]["message"]) == (403, True)
+        file_of(side).chmod(0o644)
+        assert (await shown(side))["text"] == TWO
+
+
+async def test_text_that_is_not_for_everybody_is_shown_to_the_key_of_an_administrator() -> None:
+    async with http_side(keys=KEYS) as side:
+        write(side, TWO)
+        file_of(side).chmod(0o600)
+        reply = await side.client.get("/admin/config", headers={"x-api-key": "root"})
+        assert (await reply.json())["text"] == TWO
+
+
 async def test_only_administrators_see_or_write_it() -> None:
     async with http_side(keys=KEYS, allow_config_edits=True) as side:
         write(side, TWO)
@@ -355,3 +381,66 @@ async def test_the_own_page_may_write_and_a_foreign_one_may_not() -> None:
             body = {"text": THREE, "sha256": digest}
             reply = await side.client.put("/admin/config", json=body, headers={"Origin": origin})
             assert reply.status == status, await reply.text()
+
+
+async def test_texts_are_checked_one_after_another_and_the_fifth_is_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may keep a core busy for seconds, and asyncio's own threads are needed by everybody."""
+    async with http_side() as side:
+        write(side, TWO)
+        go, names, begun = threading.Event(), [], side.reloader._check
+
+        def slow_check(text: str, old: Any) -> Any:
+            names.append(threading.current_thread().name)
+            go.wait(20)
+            return begun(text, old)
+
+        monkeypatch.setattr(side.reloader, "_check", slow_check)
+        checks = [asyncio.create_task(side.client.post("/admin/config/check", json={"text": TWO})) for _ in range(4)]
+        await until(lambda: side.reloader._num_checks == 4)
+        refused = await side.client.post("/admin/config/check", json={"text": TWO})
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
+        assert names == ["config-check"]
+        go.set()
+        assert [reply.status for reply in await asyncio.gather(*checks)] == [200] * 4
+        assert names == ["config-check"] * 4
+        assert (await side.client.post("/admin/config/check", json={"text": TWO})).status == 200
+
+
+async def test_check_goes_on_alone_when_whoever_wanted_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_side() as side:
+        go, running, most, begun = threading.Event(), [], [], side.reloader._check
+
+        def slow_check(text: str, old: Any) -> Any:
+            running.append(text)
+            most.append(len(running))
+            go.wait(20)
+            running.pop()
+            return begun(text, old)
+
+        monkeypatch.setattr(side.reloader, "_check", slow_check)
+        first = asyncio.create_task(side.reloader.check(TWO))
+        await until(lambda: bool(running))
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(side.reloader.check(TWO))
+        await until(lambda: side.reloader._check_turn.locked())
+        go.set()
+        assert (await second).problems == ()
+        assert most == [1, 1]
+
+
+async def test_of_very_many_problems_the_first_are_told_and_how_many_more_there_are() -> None:
+    async with http_side(allow_config_edits=True) as side:
+        text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, slotz: 1}}\n" for number in range(1203))
+        told = await (await side.client.post("/admin/config/check", json={"text": text})).json()
+        assert len(told["problems"]) == 201
+        assert told["problems"][199]["line"] == 201
+        assert told["problems"][200]["message"].startswith("and 1003 more")
+        status, reply = await put(side, text, write(side, TWO))
+        assert (status, len(reply["errors"])) == (422, 201)
+        write(side, text)
+        assert len((await (await side.client.post("/admin/reload")).json())["errors"]) == 201
+        assert len((await shown(side))["problems"]) == 201

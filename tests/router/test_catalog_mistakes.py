@@ -277,6 +277,9 @@ def test_a_model_that_is_written_twice_is_refused() -> None:
         "a: {env: sk-very-secret}",
         "a: {sha256: sk-very-secret}",
         "a: [sk-very-secret]",
+        "a: {env: A, scopes: sk-very-secret}",
+        "a: {env: A, scopes: [sk-very-secret]}",
+        "a: {env: A, priority: sk-very-secret}",
     ],
 )
 def test_a_key_in_plain_text_is_refused_and_never_repeated(entry: str) -> None:
@@ -285,6 +288,37 @@ def test_a_key_in_plain_text_is_refused_and_never_repeated(entry: str) -> None:
     assert len(caught.value.problems) == 1
     assert "secret" not in caught.value.message
     assert "keys.a" in caught.value.problems[0].where
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        ("hf_secret", "env"),
+        ("[TOKEN=hf_secret]", "env"),
+        ("{TOKEN=hf_secret: }", "env.TOKEN"),
+        ("{TOKEN: [hf_secret]}", "env.TOKEN"),
+        ("{TOKEN: {hf_secret: 1}}", "env.TOKEN"),
+        ("{TOKEN: !hf_secret }", "env.TOKEN"),
+        ("{TOKEN: !!int hf_secret}", "env.TOKEN"),
+    ],
+)
+@pytest.mark.parametrize("section", ["models.a", "defaults"])
+def test_what_stands_below_env_is_never_repeated(section: str, env: str, where: str) -> None:
+    text = (
+        "models: {a: a.gguf}\ndefaults: {env: %s}\n"
+        if section == "defaults"
+        else "models: {a: {model: a.gguf, env: %s}}"
+    )
+    found = problems(text % env)
+    assert f"{section}.{where}" in found
+    assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize("text", ["{A: &hf_secret , B: &hf_secret }", "{A: *hf_secret }", "{A: !hf!secret }"])
+def test_values_that_begin_with_signs_of_yaml_are_never_repeated(text: str) -> None:
+    found = problems(f"models: {{a: {{model: a.gguf, env: {text}}}}}")
+    assert "put quotes around" in str(found)
+    assert "secret" not in str(found)
 
 
 def test_a_list_of_keys_is_refused_without_being_repeated() -> None:

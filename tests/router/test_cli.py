@@ -84,6 +84,11 @@ def test_check_lists_the_models_of_a_good_file_in_columns_and_counts_them(folder
     ]
 
 
+def test_check_tells_large_files_in_gigabytes(folder: Path) -> None:
+    os.truncate(folder / "tiny.gguf", 4_500_000_000)  # takes no room on the disk
+    assert corral("check", "tiny.gguf").stdout.startswith("tiny  llama, 4.5 GB")
+
+
 def test_commands_are_listed_with_short_texts() -> None:
     text = corral("--help").output
     assert "Serve models over HTTP." in text

@@ -111,3 +111,13 @@ def test_those_who_wait_are_shown_by_priority_and_then_by_age() -> None:
     assert (waiting[0].priority, waiting[1].key_id) == (5, "k")
     ready(fleet, worker("a"), 5.0)
     assert [one.request_id for one in fleet.waiters(5.0)] == ["two"]
+
+
+def test_whether_a_model_is_pinned_is_told_as_the_last_order_has_it() -> None:
+    fleet = loaded(policy(pin=True), policy("b"))
+    assert (fleet.is_pinned("a"), fleet.is_pinned("b"), fleet.is_pinned("nobody")) == (True, False, False)
+    fleet.handle(PinSet("a", False), 2.0)
+    fleet.handle(PinSet("b", True), 2.0)
+    assert (fleet.is_pinned("a"), fleet.is_pinned("b")) == (False, True)
+    fleet.handle(PinSet("a", None), 3.0)
+    assert fleet.is_pinned("a")

@@ -73,10 +73,30 @@ async def test_keys_may_shorten_a_stay_but_only_an_admins_prolongs_it(
 
 
 @pytest.mark.parametrize("kept", [{"pin": True}, {"home": True}])
-async def test_anybody_may_say_of_a_model_that_stays_in_any_case_that_it_stays_for_good(kept: dict[str, bool]) -> None:
+async def test_of_a_model_that_stays_in_any_case_no_shorter_time_is_told_to_whoever_wants_it_for_good(
+    kept: dict[str, bool],
+) -> None:
     async with http_side(make_catalog(make_spec("smol", **kept)), ring=ring()) as side:
-        status, _ = await post(side, "/api/generate", "ordinary", model="smol", prompt="x", keep_alive=-1, stream=False)
-        assert (status, side.supervisor.keep_alives) == (200, [-1.0])
+        headers = {"Authorization": "Bearer ordinary"}
+        body = {"model": "smol", "messages": [], "keep_alive": -1}
+        async with side.client.post("/v1/chat/completions", json=body, headers=headers) as reply:
+            assert (reply.status, reply.headers.get("X-Corral-Keep-Alive")) == (200, None)
+
+
+@pytest.mark.parametrize("is_asked_before", [True, False])
+async def test_an_unpinned_model_is_not_held_for_good_by_an_ordinary_key(is_asked_before: bool) -> None:
+    async with http_side(make_catalog(make_spec("smol", pin=True)), ring=ring()) as side:
+        if not is_asked_before:
+            side.supervisor.pin("smol", False)
+        await post(side, "/v1/chat/completions", "ordinary", model="smol", messages=[], keep_alive=-1)
+        assert side.supervisor.keep_alives == [900.0], "it counts as soon as the model is not pinned any more"
+
+
+async def test_whether_a_model_may_go_is_known_without_a_look_at_all_models() -> None:
+    async with http_side() as side:
+        before = side.supervisor.num_snapshots
+        await post(side, "/v1/chat/completions", model="smol", messages=[], keep_alive=0)
+        assert (side.supervisor.num_snapshots, side.supervisor.keep_alives) == (before, [0.0])
 
 
 @pytest.mark.parametrize("kept", [{"pin": True}, {"home": True}])

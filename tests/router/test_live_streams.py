@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from router.auth import ALL_SCOPES, Grant, Scope
 from router.errors import TooManyRequests
-from router.live_streams import Kind, LiveStreams, Outbox, write_until_left
+from router.live_streams import LAST_PIECES_S, Kind, LiveStreams, Outbox, write_until_left
 from tests.support.served import until
 
 ADMIN = Grant("admin", ALL_SCOPES)
@@ -104,6 +104,36 @@ async def test_stop_of_the_server_ends_all_streams() -> None:
         assert box.is_closed
 
 
+async def test_streams_end_after_what_waits_when_the_stop_begins_and_later_ones_may_stay() -> None:
+    streams = LiveStreams()
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
+        box.push(b"draining")
+        streams.dismiss(for_good=False)
+        assert not box.is_over
+        assert await box.take(30) == b"draining"
+        assert box.is_over
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
+        assert not box.is_ending
+
+
+async def test_reader_that_waits_for_nothing_is_woken_when_the_stop_begins() -> None:
+    streams = LiveStreams()
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
+        taking = asyncio.create_task(box.take(30))
+        await asyncio.sleep(0)
+        streams.dismiss(for_good=False)
+        assert await asyncio.wait_for(taking, 10) == b""
+
+
+async def test_streams_that_begin_after_the_last_stop_tell_what_is_and_end() -> None:
+    streams = LiveStreams()
+    streams.dismiss(for_good=True)
+    with streams.open(Kind.EVENTS, ADMIN, left_out=None) as box:
+        box.push(b"what is")
+        assert await box.take(30) == b"what is"
+        assert box.is_over
+
+
 # --- clients that read nothing ----------------------------------------------------------------------------
 
 
@@ -155,6 +185,15 @@ async def test_stop_waits_for_no_client_that_reads_nothing() -> None:
         async with deaf_client(box) as ended:
             await streams.end_all(web.Application())
             await asyncio.wait_for(ended, 10)
+
+
+async def test_client_that_reads_nothing_gets_a_second_for_its_last_pieces() -> None:
+    box = Outbox(left_out=None)
+    async with deaf_client(box) as ended:
+        box.end()
+        assert not ended.done()
+        await asyncio.wait_for(ended, LAST_PIECES_S + 10)
+        assert box.is_closed
 
 
 async def test_newer_state_of_a_thing_takes_the_place_of_one_that_waits() -> None:

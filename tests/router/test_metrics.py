@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.account import Outcome
 from router.events import ExitReason
 from router.metrics import RouterMetrics
+from router.metrics.families import Counters
 from tests.support.busy_metrics import A1, CHAT, busy_metrics, samples, value
 
 EXPECTED = {
@@ -260,6 +261,18 @@ def test_counters_of_what_may_happen_are_there_before_it_does() -> None:
         assert value(metrics, "corral_worker_exits_total", model="a", reason=reason.value) == 0
     for name in ("worker_kills", "worker_restarts", "evictions"):
         assert value(metrics, f"corral_{name}_total", model="a") == 0
+
+
+def test_a_request_of_a_known_model_and_route_looks_up_no_more_than_its_own_counter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics, asked = RouterMetrics(), []
+    of = Counters.of
+    monkeypatch.setattr(Counters, "of", lambda self, *values: asked.append(values) or of(self, *values))
+    for outcome in ("ok", "error"):
+        asked.clear()
+        metrics.request_finished("a", CHAT, outcome, 3.0)
+    assert asked == [("a", "error", CHAT)]
 
 
 def test_only_streams_have_a_first_byte() -> None:

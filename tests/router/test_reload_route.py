@@ -70,6 +70,20 @@ async def test_health_tells_of_a_broken_file_and_stays_green() -> None:
         assert "configuration" not in await (await side.client.get("/health")).json()
 
 
+async def test_health_tells_strangers_only_where_a_file_is_broken_if_there_are_keys() -> None:
+    async with http_side(keys={"admin_keys": "root"}) as side:
+        for text, where in ((BROKEN, "line 1, column 10"), (TWO + "keys: {team: {file: /secret/place}}\n", "a key")):
+            write(side, text)
+            await side.reloader.take_edits()
+            body = await (await side.client.get("/health")).json()
+            error = body["configuration"]["error"]
+            assert where in error
+            assert "the server's log" in error
+            assert side.reloader.refused is not None
+            assert side.reloader.refused.problems[0].message not in error
+            assert "/secret/place" not in error
+
+
 async def test_keys_of_a_new_configuration_hold_for_the_next_request() -> None:
     async with http_side() as side:
         (side.folder / "secret").write_text("opens\n")

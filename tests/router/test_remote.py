@@ -171,6 +171,18 @@ async def test_a_drain_waits_for_what_runs_and_lets_nothing_begin() -> None:
     await asyncio.wait_for(draining, 5)
 
 
+async def test_an_answer_that_is_cut_off_says_why_and_one_that_is_complete_is_left_alone() -> None:
+    remotes = Remotes({})
+    with pytest.raises(ShuttingDown, match="cut off"):
+        async with remotes.answer():
+            remotes.cut_off()
+            await asyncio.Event().wait()
+    async with remotes.answer() as is_complete:
+        is_complete()
+        remotes.cut_off()
+        await asyncio.sleep(0.001)  # it would be cancelled here
+
+
 def test_requests_that_go_in_a_circle_are_stopped() -> None:
     hops = "0"
     for _ in range(4):

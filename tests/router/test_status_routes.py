@@ -181,6 +181,23 @@ async def test_server_tells_what_is_wrong_with_its_file_and_where() -> None:
         assert str(side.folder) not in str(configuration)
 
 
+async def test_words_about_the_file_are_for_administrators_and_others_learn_the_place() -> None:
+    async with http_side(keys={"api_keys": "user", "metrics_keys": "prom", "admin_keys": "root"}) as side:
+        (side.folder / "models.yaml").write_text("models:\n  a: {model: a.gguf, slotz: 1}\n")
+        await side.reloader.take_edits()
+        told = {}
+        for key in ("user", "prom", "root"):
+            configuration = (await status_of(side, Authorization=f"Bearer {key}"))["server"]["configuration"]
+            (problem,) = configuration["problems"]
+            assert (problem["where"], problem["line"], problem["column"]) == ("models.a.slotz", 2, 22)
+            assert "line 2, column 22: models.a.slotz" in configuration["error"]
+            told[key] = problem["message"] + configuration["error"]
+        assert "did you mean `slots`" in told["root"]
+        assert told["user"] == told["prom"]
+        assert "did you mean" not in told["user"]
+        assert "`corral check`" in told["user"]
+
+
 async def test_server_that_stops_is_draining() -> None:
     async with http_side() as side:
         side.supervisor.is_shutting_down = True

@@ -265,6 +265,15 @@ async def test_requests_come_as_they_end() -> None:
             assert (kind, record["model"]) == ("request", "gem")
 
 
+async def test_words_about_the_file_are_told_to_administrators_alone() -> None:
+    async with http_side(keys=KEYS) as side:
+        (side.folder / "models.yaml").write_text("models:\n  a: {model: a.gguf, slotz: 1}\n")
+        await side.reloader.take_edits()
+        for key, num_words in (("user", 0), ("prom", 0), ("root", 2)):
+            async with following(side, "server", {"x-api-key": key}) as reader:
+                assert str(await reader.take(1)).count("did you mean") == num_words
+
+
 async def test_keys_are_told_to_administrators_alone() -> None:
     async with http_side(keys=KEYS) as side:
         side.supervisor.queue = [WAITER]
@@ -274,10 +283,10 @@ async def test_keys_are_told_to_administrators_alone() -> None:
                 (_, queue), (_, records) = await reader.take(2)
                 assert (queue["requests"][0]["key"], records[0]["key"]) == (name, name)
         root, user = {"x-api-key": "root"}, {"x-api-key": "user"}
-        async with following(side, "server,queue", root) as one, following(side, "server,queue", user) as other:
+        async with following(side, "devices,queue", root) as one, following(side, "devices,queue", user) as other:
             await one.take(2)
             await other.take(2)
-            assert len(hub_of(side)._sources) == 3, "the server is the same for both"
+            assert len(hub_of(side)._sources) == 3, "the devices are the same for both"
 
 
 async def test_follower_whose_key_is_taken_away_is_told_nothing_more() -> None:
@@ -354,7 +363,7 @@ async def test_who_comes_while_looking_has_failed_is_looked_for_again() -> None:
     async with http_side() as side:
         hub, services = hub_of(side), services_of(side)
         first, second = Outbox(left_out=None), Outbox(left_out=None)
-        with hub.followed(services, first, [Topic.QUEUE], with_keys=False):
+        with hub.followed(services, first, [Topic.QUEUE], is_admin=False):
             assert hub._looking is not None
             fails = hub._looking
             hub._look = _fail  # type: ignore[method-assign]
@@ -363,7 +372,7 @@ async def test_who_comes_while_looking_has_failed_is_looked_for_again() -> None:
             await asyncio.wait({fails})
             await asyncio.sleep(0)
             assert first.is_closed
-            with hub.followed(services, second, [Topic.QUEUE], with_keys=False):
+            with hub.followed(services, second, [Topic.QUEUE], is_admin=False):
                 assert hub._looking not in (None, fails)
                 assert len(side.supervisor.watchers) == 1
 

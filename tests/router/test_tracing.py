@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -359,3 +360,29 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_stop(caplog: pytest.LogCaptu
     assert "the last spans are lost" in caplog.text
     release.set()  # the loop is closed by now, which must not matter
     assert has_ended.wait(5)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "256"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "99999999"),
+        ("OTEL_ATTRIBUTE_COUNT_LIMIT", "-1"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x"),
+    ],
+)
+def test_variables_that_the_sdk_refuses_are_one_warning_and_no_traces(variable: tuple[str, str]) -> None:
+    """In a process of its own: the SDK reads some of them once, where it is imported."""
+    code = """if True:
+        import logging, os
+        from router.tracing import start_tracing
+        logging.basicConfig(format="%(levelname)s %(message)s")
+        print(start_tracing(os.environ, "1.0"))
+    """
+    environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", variable[0]: variable[1]}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, "None\n"), found.stderr
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("WARNING no spans are sent to http://127.0.0.1:1: OpenTelemetry does not take")

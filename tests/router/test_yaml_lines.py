@@ -126,7 +126,7 @@ def test_a_key_may_be_an_anchor_and_a_reference() -> None:
 def test_an_anchor_that_is_written_twice_is_refused_at_the_second() -> None:
     where, message, line, column = only_problem("a: &x 1\nb: &x 2\n")
     assert (where, line, column) == ("", 2, 4)
-    assert "`&x` is written twice" in message
+    assert "written twice" in message
 
 
 def test_merge_keys_fill_in_what_the_map_does_not_say() -> None:
@@ -183,7 +183,7 @@ def test_tags_are_refused_and_nothing_is_constructed(tag: str) -> None:
 
 
 def test_an_explicit_type_that_does_not_fit_is_refused() -> None:
-    assert "`x` cannot be read" in only_problem("a: !!int x")[1]
+    assert "cannot be read as the type" in only_problem("a: !!int x")[1]
 
 
 def test_an_integer_of_absurd_length_is_refused() -> None:

@@ -10,7 +10,9 @@ const KINDS = [
   ["reserved", "Reserved, unused"],
   ["others", "Other programs"],
   ["free", "Free"],
+  ["kept", "Kept free"],
 ];
+const OWN = ["weights", "kv", "compute", "rest", "reserved"];
 
 export function createDevices(root, { store, formats }) {
   const grid = el("div", { class: "devices" });
@@ -26,7 +28,8 @@ export function createDevices(root, { store, formats }) {
   return { update };
 }
 
-/** Return what a device's bytes are used for, each null where it is unknown. */
+/** Return what a device's bytes are used for, each null where it is unknown; `used` is of workers and others together.
+ *  What is known adds up to the total: `kept` is what models may not use, for the headroom or a budget, though nobody does. */
 export function shares(device) {
   const sum = (field) => {
     const known = device.workers.map((worker) => worker[field]).filter((value) => typeof value === "number");
@@ -38,11 +41,17 @@ export function shares(device) {
   const rest = sum("other_bytes");
   const known = (weights ?? 0) + (kv ?? 0) + (compute ?? 0) + (rest ?? 0);
   const reserved = device.reserved_bytes ?? null;
+  const own = Math.max(reserved ?? 0, known);
+  const total = device.total_bytes ?? null;
+  const others = device.used_by_others_bytes ?? null;
+  const used = others === null || reserved === null ? null : own + others;
+  const left = used === null || total === null ? null : Math.max(0, total - used);
+  const free = left === null || typeof device.free_bytes !== "number" ? null : Math.min(left, device.free_bytes);
   return {
     weights, kv, compute, rest,
-    reserved: reserved === null ? null : Math.max(0, reserved - known),
-    others: device.used_by_others_bytes ?? null,
-    free: device.free_bytes ?? null,
+    reserved: reserved === null ? null : own - known,
+    others, free, used,
+    kept: free === null ? null : left - free,
   };
 }
 
@@ -52,7 +61,7 @@ function createDevice(formats) {
   const description = el("span", { class: "muted ellipsis device-description" });
   const used = el("span", { class: "num" });
   const bar = el("div", { class: "memory-bar", role: "img" });
-  const segments = new Map(KINDS.filter(([kind]) => kind !== "free").map(([kind]) => [kind, el("span", { class: `memory-part ${kind}` })]));
+  const segments = new Map(KINDS.map(([kind]) => [kind, el("span", { class: `memory-part ${kind}` })]));
   const budget = el("span", { class: "memory-budget", "aria-hidden": "true" });
   bar.append(...segments.values(), budget);
   const values = new Map();
@@ -62,8 +71,6 @@ function createDevice(formats) {
     values.set(kind, value);
     legend.append(el("div", { class: "legend-item" }, el("dt", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), label), value));
   }
-  const budgetText = el("dd", { class: "num" });
-  legend.append(el("div", { class: "legend-item" }, el("dt", {}, el("span", { class: "swatch budget", "aria-hidden": "true" }), "Usable for models"), budgetText));
   const body = el("tbody", {});
   const summary = el("summary", {});
   const workers = el("details", { class: "device-workers" }, summary,
@@ -78,8 +85,9 @@ function createDevice(formats) {
     setText(title, device.id);
     setText(description, device.description ?? device.kind ?? "", device.description);
     const total = device.total_bytes;
-    const taken = device.free_bytes === null || device.free_bytes === undefined || !total ? null : total - device.free_bytes;
-    setText(used, taken === null ? `${formats.bytes(total)} in all` : `${formats.bytes(taken)} of ${formats.bytes(total)} used`);
+    const ofModels = parts.reserved === null ? null : OWN.reduce((sum, kind) => sum + (parts[kind] ?? 0), 0);
+    setText(used, parts.used === null ? `${formats.bytes(total)} in all` : `${formats.bytes(parts.used)} of ${formats.bytes(total)} used`,
+      `Models ${formats.bytes(ofModels)}, others ${formats.bytes(parts.others)}`);
     let at = 0;
     for (const [kind, segment] of segments) {
       const share = total ? Math.min(1 - at, Math.max(0, (parts[kind] ?? 0) / total)) : 0;
@@ -89,12 +97,10 @@ function createDevice(formats) {
       at += share;
     }
     for (const [kind, value] of values) setText(value, formats.bytes(parts[kind]));
-    const usable = device.usable_bytes ?? null;
-    setText(budgetText, formats.bytes(usable));
-    const isBounded = usable !== null && total && usable < total;
+    const isBounded = parts.kept > 0 && total > 0;
     setHidden(budget, !isBounded);
-    if (isBounded) setVar(budget, "--at", (usable / total).toFixed(5));
-    setAttr(budget, "title", `Usable for models: ${formats.bytes(usable)}`);
+    if (isBounded) setVar(budget, "--at", (1 - parts.kept / total).toFixed(5));
+    setAttr(values.get("kept").parentNode, "title", keptWords(device, formats));
     setAttr(bar, "aria-label", `Memory of ${device.id}: ${formats.bytes(total)} in all, `
       + KINDS.map(([kind, label]) => `${label.toLowerCase()} ${formats.bytes(parts[kind]).replace("–", "unknown")}`).join(", "));
     setHidden(workers, device.workers.length === 0);
@@ -108,4 +114,11 @@ function createDevice(formats) {
       }))));
   }
   return { node, update };
+}
+
+/** Why models may not use the memory that is kept free. */
+function keptWords(device, formats) {
+  const why = [["headroom", device.headroom_bytes], ["budget", device.budget_bytes]].filter(([, bytes]) => bytes > 0)
+    .map(([name, bytes]) => `${name} ${formats.bytes(bytes)}`);
+  return ["Models may not use it", why.join(", ")].filter(Boolean).join(": ");
 }

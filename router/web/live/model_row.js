@@ -1,6 +1,6 @@
 // One model in the list: a row on a wide page, a card on a narrow one.
 
-import { el, newId, replace, setAttr, setHidden, setText, setVar } from "../dom.js";
+import { el, newId, replace, setAttr, setHidden, setText, setVar, setWords } from "../dom.js";
 import { chevronIcon, closeIcon, pinIcon, stateIcon } from "../icons.js";
 import { createActions } from "./model_actions.js";
 import { detailsOf, refresh } from "./model_details.js";
@@ -40,8 +40,8 @@ export function createRow(context) {
   const memoryMore = el("div", { class: "model-more muted" });
   const idle = el("span", {});
   const reason = el("p", { class: "problem", hidden: true });
-  const pinNote = el("p", { class: "muted", hidden: true },
-    "Pinned or unpinned by hand until the server stops. ",
+  const pinText = el("span", {});
+  const pinNote = el("p", { class: "muted", hidden: true }, pinText, " ",
     el("button", { type: "button", class: "link-button", text: "Do as the configuration says", on: { click: () => actions.unsetPin() } }));
   const errorText = el("span", {});
   const error = el("p", { class: "model-error", role: "alert", hidden: true }, errorText,
@@ -65,7 +65,7 @@ export function createRow(context) {
   let stateShown = null;
 
   function tell(text) {
-    setText(errorText, text ?? "");
+    setWords(errorText, text ?? "");
     setHidden(error, text === null);
     drawNote();
   }
@@ -109,9 +109,10 @@ export function createRow(context) {
     drawSpeed();
     const bytes = model.memory?.used_bytes ?? null;
     setText(memory, isHere ? (isLoaded || bytes !== null ? formats.bytes(bytes) : "") : "");
-    setText(memoryMore, isHere && model.memory?.needed_bytes ? `needs ${formats.bytes(model.memory.needed_bytes)}` : "");
-    setText(reason, model.reason ? withRetry() : "");
+    setText(memoryMore, isHere ? (model.memory?.needed_bytes ? `needs ${formats.bytes(model.memory.needed_bytes)}` : "need unknown") : "");
+    setWords(reason, model.reason ? withRetry() : "");
     setHidden(reason, !model.reason);
+    setText(pinText, `${model.is_pinned ? "Pinned" : "Unpinned"} by hand, until the server stops.`);
     setHidden(pinNote, model.pin_source !== "request" || !store.state.may.admin);
     actions.update(model);
     tick();
@@ -154,7 +155,7 @@ export function createRow(context) {
 
   function exitText(exit) {
     const causes = { idle: "for being idle", keep_alive: "its time was over", room: "to make room", limits: "over the limits",
-      configuration: "its options changed", replicas: "fewer workers", removed: "was removed", request: "on request", shutdown: "server stopped" };
+      configuration: "its options changed", replicas: "fewer workers", removed: "was removed", request: "was told to unload", shutdown: "server stopped" };
     return exit.reason === "stopped" ? (causes[exit.cause] ?? "stopped") : exit.reason.replaceAll("_", " ");
   }
 
@@ -166,7 +167,7 @@ export function createRow(context) {
   }
 
   function tick() {
-    if (model.reason && typeof model.retry_in_s === "number") setText(reason, withRetry());
+    if (model.reason && typeof model.retry_in_s === "number") setWords(reason, withRetry());
     setText(idle, model.remote ? "" : idleText());
   }
 

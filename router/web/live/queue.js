@@ -1,6 +1,6 @@
 // Who waits for what, and for how long.
 
-import { el, keyed, setHidden, setText } from "../dom.js";
+import { el, keyed, setAttr, setHidden, setText, setWords } from "../dom.js";
 
 export function createQueue(root, { store, formats }) {
   const counts = el("span", { class: "muted" });
@@ -19,7 +19,8 @@ export function createQueue(root, { store, formats }) {
   function update() {
     const { queue } = store.state;
     const waiting = queue?.requests ?? [];
-    keyed(body, kept, waiting, (one) => one.request_id, () => createRow(store, formats));
+    const rows = waiting.map((one, at) => ({ ...one, isLikeAbove: at > 0 && isSame(one, waiting[at - 1]) }));
+    keyed(body, kept, rows, (one) => one.request_id, () => createRow(store, formats));
     setText(counts, queue?.length ? formats.plural(queue.length, "request") : "");
     setHidden(table, waiting.length === 0);
     setHidden(empty, waiting.length > 0);
@@ -29,6 +30,11 @@ export function createQueue(root, { store, formats }) {
     setText(more, `and ${formats.count(left)} more behind them`);
   }
   return { update };
+}
+
+/** Whether two requests wait for the same thing. */
+function isSame(one, other) {
+  return one.model === other.model && Boolean(one.waiting_for) && one.waiting_for === other.waiting_for;
 }
 
 function createRow(store, formats) {
@@ -45,7 +51,11 @@ function createRow(store, formats) {
 
   function update(one) {
     setText(model, one.model);
-    setText(why, formats.text(one.waiting_for));
+    if (one.isLikeAbove) setText(why, "the same");
+    else if (one.waiting_for) setWords(why, one.waiting_for);
+    else setText(why, formats.UNKNOWN);
+    if (one.waiting_for) setAttr(why, "title", one.waiting_for);
+    why.classList.toggle("muted", one.isLikeAbove);
     const waits = typeof one.waits_s === "number" ? one.waits_s + store.since(store.state.stamps.queue) : null;
     setText(wait, formats.wholeSeconds(waits));
     setText(priority, formats.count(one.priority));

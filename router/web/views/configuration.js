@@ -1,7 +1,7 @@
 // The configuration: the file as it is on the disk, what is wrong with it, and an editor that saves only what is valid.
 // Must not save anything by itself: what is typed goes to the server for a check, and is written when somebody says so.
 
-import { el, replace, setAttr, setHidden, setText } from "../dom.js";
+import { el, replace, setAttr, setHidden, setText, setWords, words } from "../dom.js";
 import { codeEditor } from "../lib/code_editor.js";
 import { changeList, problemList } from "./configuration_parts.js";
 
@@ -10,7 +10,7 @@ export const title = "Configuration";
 
 const CHECK_AFTER_MS = 400;
 
-export function create(root, { api, store, formats, notify }) {
+export function create(root, { api, store, formats, notify, changeKey }) {
   let loaded = null; // what GET /admin/config said last
   let kept = null; // a text that was put aside for the one on the disk
   let checked = null; // the last verdict on a text in the editor
@@ -39,40 +39,40 @@ export function create(root, { api, store, formats, notify }) {
   const readOnly = el("p", { class: "hint", hidden: true });
   const problems = el("section", { class: "panel", "aria-label": "Problems", hidden: true });
   const warnings = el("section", { class: "panel", "aria-label": "Warnings", hidden: true });
+  const unusable = el("section", { class: "panel", "aria-label": "Models that cannot be used", hidden: true });
   const changes = el("section", { class: "panel", "aria-label": "What would change", hidden: true });
   const about = el("section", { class: "panel", "aria-label": "In use" });
   const result = el("section", { class: "panel", "aria-label": "What has changed", role: "status", hidden: true });
   notes.append(failure, conflict, aside);
-  root.append(
-    notes,
+  const all = el(
+    "div",
+    { class: "config", hidden: true },
     el(
-      "div",
-      { class: "config" },
+      "section",
+      { class: "panel", "aria-label": "The file" },
+      el("div", { class: "panel-head" }, path, dirty, el("span", { class: "spacer" }), verdict),
       el(
-        "section",
-        { class: "panel", "aria-label": "The file" },
-        el("div", { class: "panel-head" }, path, dirty, el("span", { class: "spacer" }), verdict),
-        el(
-          "div",
-          { class: "panel-body" },
-          readOnly,
-          editor.root,
-          el("div", { class: "toolbar config-buttons" }, save, discard, el("span", { class: "spacer" }), reload),
-        ),
+        "div",
+        { class: "panel-body" },
+        readOnly,
+        editor.root,
+        el("div", { class: "toolbar config-buttons" }, save, discard, el("span", { class: "spacer" }), reload),
       ),
-      el("div", { class: "config-side" }, result, problems, warnings, changes, about),
     ),
+    el("div", { class: "config-side" }, result, problems, unusable, warnings, changes, about),
   );
+  root.append(notes, all);
 
   addEventListener("beforeunload", (event) => isDirty() && event.preventDefault());
   store.subscribe("server", onServer);
-  store.subscribe("may", () => isShown && !loaded && store.state.may.admin && load());
+  store.subscribe("models", () => isShown && loaded && !isDirty() && !isOld && showVerdict());
+  store.subscribe("may", onMay);
 
   return {
     async show(args = {}) {
       isShown = true;
-      if (!loaded && !store.state.may.admin) fail(loadFailure({ status: 403, message: "" }), load);
-      else if (!loaded) await load();
+      if (!store.state.may.admin) refuse();
+      else if (!loaded || all.hidden) await load({ isQuiet: loaded !== null });
       else if (!isDirty()) await load({ isQuiet: true });
       if (args.line) editor.goTo(Number(args.line), Number(args.column) || 1);
     },
@@ -85,24 +85,37 @@ export function create(root, { api, store, formats, notify }) {
     try {
       const told = await api.get("/admin/config");
       setHidden(failure, true);
+      setHidden(all, false);
+      if (isDirty() && isQuiet) {
+        showVerdict();
+        return;
+      }
       const isSame = loaded?.sha256 === told.sha256;
       loaded = told;
       if (!isSame || !isQuiet) editor.set(told.text ?? "");
       adopt(told);
     } catch (error) {
-      fail(loadFailure(error), () => load({ isQuiet }));
+      if (error.status === 403) refuse();
+      else fail(`The configuration could not be read: ${error.message}`, () => load({ isQuiet }));
     }
   }
 
-  function loadFailure(error) {
-    if (error.status === 403)
-      return `This key may not read the configuration: that needs the scope \`admin\`. ${error.message}`.trim();
-    return `The configuration could not be read: ${error.message}`;
+  /** Nothing is offered to a key that may not do it; what has been typed is still there for one that may. */
+  function refuse() {
+    setHidden(all, true);
+    for (const note of [conflict, aside]) setHidden(note, true);
+    fail("This key may not read the configuration: that needs the scope `admin`.", () => load({ isQuiet: loaded !== null }), true);
+  }
+
+  function onMay() {
+    if (!isShown) return;
+    if (!store.state.may.admin) refuse();
+    else if (all.hidden) load({ isQuiet: loaded !== null });
   }
 
   function adopt(told) {
     setText(path, told.path);
-    setText(readOnly, told.is_editable ? "" : `Only to read here: ${told.why_not}.`);
+    setWords(readOnly, told.is_editable ? "" : `${told.text === null ? "Not shown" : "Only to read"} here: ${told.why_not}.`);
     setHidden(readOnly, told.is_editable);
     editor.setReadOnly(!told.is_editable);
     setHidden(editor.root, told.text === null);
@@ -125,7 +138,7 @@ export function create(root, { api, store, formats, notify }) {
     }
     const fresh = await api.get("/admin/config").catch(() => null);
     if (fresh && fresh.sha256 !== loaded.sha256 && isDirty())
-      showConflict("The file on the disk has changed while you were editing it.");
+      showConflict("That was while you were editing it. Your text is not saved, and stays in the editor.");
   }
 
   // --- editing ------------------------------------------------------------------------------------------------------
@@ -165,14 +178,16 @@ export function create(root, { api, store, formats, notify }) {
     const isEdited = isDirty();
     setHidden(dirty, !isEdited);
     const found = checked?.problems ?? [];
-    const words = isOld ? { text: "Checking …", kind: "busy" } : verdictWords(checked, isEdited);
-    setText(verdict, words.text);
-    setAttr(verdict, "data-kind", words.kind);
+    const useless = isEdited || isOld ? [] : uselessModels();
+    const told = isOld ? { text: "Checking …", kind: "busy" } : verdictWords(checked, isEdited, useless.length);
+    setText(verdict, told.text);
+    setAttr(verdict, "data-kind", told.kind);
     save.disabled = isBusy || isOld || !isEdited || !checked?.ok;
     discard.disabled = isBusy || !isEdited;
     editor.mark(new Set(found.map((one) => one.line).filter(Boolean)));
     showList(problems, found, "problem");
     showList(warnings, checked?.warnings ?? [], "warning");
+    showUseless(useless);
     setHidden(changes, !isEdited || !checked?.ok || !checked.changes);
     if (checked?.changes)
       replace(
@@ -182,9 +197,23 @@ export function create(root, { api, store, formats, notify }) {
       );
   }
 
-  function verdictWords(told, isEdited) {
+  /** Models that the file has, but that cannot be started: their files are missing, perhaps. */
+  function uselessModels() {
+    return [...store.state.models.values()].filter((one) => one.state === "unavailable");
+  }
+
+  function showUseless(models) {
+    setHidden(unusable, models.length === 0);
+    const heading = `${formats.plural(models.length, "model")} cannot be used`;
+    const found = models.map(({ id: name, reason }) => ({ where: `models.${name}`, message: reason ?? "no reason is known" }));
+    if (models.length) replace(unusable, problemList(found, heading, editor.goTo));
+  }
+
+  function verdictWords(told, isEdited, numUseless) {
     if (told === null) return { text: "", kind: null };
     if (told.failure) return { text: `Not checked: ${told.failure}`, kind: "bad" };
+    if (told.ok && numUseless)
+      return { text: `Valid; ${formats.plural(numUseless, "model")} cannot be used`, kind: "note" };
     if (told.ok) return { text: isEdited ? "Valid" : "Valid, and in use", kind: "good" };
     const count = formats.plural(told.problems.length, "problem");
     return { text: isEdited ? `Invalid: ${count}` : `Invalid: ${count}; the last valid one stays in use`, kind: "bad" };
@@ -216,7 +245,7 @@ export function create(root, { api, store, formats, notify }) {
 
   function showList(panel, found, word) {
     setHidden(panel, found.length === 0);
-    replace(panel, problemList(found, word, editor.goTo, formats));
+    replace(panel, problemList(found, formats.plural(found.length, word), editor.goTo));
   }
 
   // --- buttons ------------------------------------------------------------------------------------------------------
@@ -259,13 +288,13 @@ export function create(root, { api, store, formats, notify }) {
   /** After a save: what is on the disk now, without touching what was typed meanwhile. */
   async function refresh(text) {
     loaded = await api.get("/admin/config");
-    if (editor.text() === text) editor.set(loaded.text);
+    if (editor.text() === text) editor.set(loaded.text ?? "");
     if (isDirty()) onEdit();
     else adopt(loaded);
   }
 
   function saveFailed(error) {
-    if (error.status === 409) showConflict(error.message);
+    if (error.status === 409) showConflict("Nothing was saved. Your text is still in the editor.");
     else if (error.status === 422) {
       checked = { ok: false, problems: error.body?.errors ?? error.body?.problems ?? [], changes: null };
       isOld = false;
@@ -287,7 +316,7 @@ export function create(root, { api, store, formats, notify }) {
           { type: "button", class: "button small", on: { click: takeFromDisk } },
           "Show the file on the disk",
         ),
-        el("span", { class: "hint" }, "Your text is kept aside."),
+        el("span", { class: "hint" }, "Your text is kept aside then."),
       ),
     );
     setHidden(conflict, false);
@@ -361,13 +390,14 @@ export function create(root, { api, store, formats, notify }) {
     result.scrollIntoView({ block: "nearest" });
   }
 
-  function fail(text, again = null) {
+  function fail(text, again = null, isOfKey = false) {
     replace(
       failure,
       el(
         "div",
         { class: "banner-body" },
-        el("span", {}, text),
+        el("span", {}, words(text)),
+        isOfKey && el("button", { type: "button", class: "button small", on: { click: changeKey } }, "Use another key"),
         again &&
           el(
             "button",

@@ -1,6 +1,6 @@
 // Lists about a configuration: what is wrong with it, what it changes, and when that takes effect.
 
-import { el } from "../dom.js";
+import { el, words } from "../dom.js";
 
 /** A list of the changes in a verdict of the server (`added`, `removed`, `changed`, `restarted_when_idle`, `settings`). */
 export function changeList(diff, formats) {
@@ -36,10 +36,10 @@ function withKeys(changed) {
   return Object.entries(changed ?? {}).map(([name, keys]) => `${name}: ${keys.join(", ")}`);
 }
 
-/** The content of a panel that lists problems; `goTo(line, column)` leads to the place of one. */
-export function problemList(found, word, goTo, formats) {
+/** The content of a panel that lists problems under `heading`; `goTo(line, column)` leads to the place of one. */
+export function problemList(found, heading, goTo) {
   return [
-    el("div", { class: "panel-head" }, el("h2", {}, formats.plural(found.length, word))),
+    el("div", { class: "panel-head" }, el("h2", {}, heading)),
     el(
       "ol",
       { class: "config-problems" },
@@ -59,6 +59,6 @@ function problemRow({ where, message, line, column }, goTo) {
       place && where ? " · " : "",
       where && el("span", { class: "mono muted" }, where),
     ),
-    el("div", {}, message),
+    el("div", {}, words(message)),
   ];
 }

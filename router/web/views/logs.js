@@ -1,6 +1,6 @@
 // The log of the router or of one model's workers, followed live. Keeps the last lines only, in memory and on the page.
 
-import { copy, el, replace, setAttr, setHidden, setText } from "../dom.js";
+import { copy, el, replace, setAttr, setHidden, setText, setWords, words } from "../dom.js";
 import { logRow, saveText } from "./logs_rows.js";
 import { LEVELS, newOf, noteLine, passes, readLine } from "../lib/log_lines.js";
 
@@ -14,7 +14,7 @@ const SETTLED_BY_MS = 2000; // however many still come
 const NEAR_PX = 32;
 const ROUTER = "";
 
-export function create(root, { api, store, formats, notify }) {
+export function create(root, { api, store, formats, notify, changeKey }) {
   let source = ROUTER;
   let lines = []; // read ones, the last MAX_LINES
   let numDropped = 0;
@@ -58,6 +58,7 @@ export function create(root, { api, store, formats, notify }) {
     { type: "button", class: "button small", hidden: true, on: { click: () => ((isAsked = true), follow()) } },
     "Try again",
   );
+  const otherKey = el("button", { type: "button", class: "button small", hidden: true, on: { click: changeKey } }, "Use another key");
   const left = el("p", { class: "log-left muted", hidden: true });
   const box = el("div", {
     class: "log-lines mono",
@@ -73,24 +74,26 @@ export function create(root, { api, store, formats, notify }) {
     "To the end",
   );
   const empty = el("div", { class: "empty", hidden: true });
+  const head = el(
+    "div",
+    { class: "panel-head log-head" },
+    select,
+    filter,
+    level,
+    el("label", { class: "check" }, wrap, "Wrap"),
+    el("span", { class: "spacer" }),
+    pause,
+    copyIt,
+    save,
+  );
+  const frame = el("div", { class: "log-frame" }, left, box, empty, toEnd);
   root.append(
     el(
       "section",
       { class: "panel", "aria-label": "Log" },
-      el(
-        "div",
-        { class: "panel-head log-head" },
-        select,
-        filter,
-        level,
-        el("label", { class: "check" }, wrap, "Wrap"),
-        el("span", { class: "spacer" }),
-        pause,
-        copyIt,
-        save,
-      ),
-      el("div", { class: "log-bar" }, status, again),
-      el("div", { class: "log-frame" }, left, box, empty, toEnd),
+      head,
+      el("div", { class: "log-bar" }, status, otherKey, again),
+      frame,
     ),
   );
 
@@ -99,7 +102,7 @@ export function create(root, { api, store, formats, notify }) {
     fillSelect();
     if (names?.has(source) && !empty.hidden) showEmpty();
   });
-  store.subscribe("may", () => isShown && store.state.may.admin && !following && follow());
+  store.subscribe("may", () => isShown && store.state.may.admin !== (following !== null) && follow());
   fillSelect();
   document.addEventListener("visibilitychange", () => {
     if (document.hidden)
@@ -143,6 +146,7 @@ export function create(root, { api, store, formats, notify }) {
     }
     const own = new AbortController();
     following = own;
+    offer(true);
     if (!keepLines) forgetLines();
     setHidden(again, true);
     setPaused(false);
@@ -211,20 +215,28 @@ export function create(root, { api, store, formats, notify }) {
 
   function refuse(error) {
     following = null;
+    offer(![401, 403].includes(error.status));
     tell(refusal(error), "bad");
     setHidden(again, false);
     showEmpty();
   }
 
+  /** What the key may not do is not offered. */
+  function offer(isAllowed) {
+    for (const part of [head, frame]) setHidden(part, !isAllowed);
+    setHidden(otherKey, isAllowed);
+    if (!isAllowed) forgetLines();
+  }
+
   function refusal({ status: code, message }) {
-    if (code === 403) return `This key may not read logs: that needs the scope \`admin\`. ${message}`.trim();
+    if (code === 403) return "This key may not read logs: that needs the scope `admin`.";
     if (code === 401) return "Logs need a key of the scope `admin`.";
     if (code === 404) return message;
     return `The log could not be read: ${message}`;
   }
 
   function tell(text, kind) {
-    setText(status, text);
+    setWords(status, text);
     setAttr(status, "data-kind", kind);
   }
 
@@ -295,7 +307,7 @@ export function create(root, { api, store, formats, notify }) {
         el("p", {}, `None of the ${formats.plural(lines.length, "line")} fits the filter.`),
         el("button", { type: "button", class: "button small", on: { click: clearFilter } }, "Show all lines"),
       );
-    else replace(empty, el("p", {}, nothingWords()));
+    else replace(empty, el("p", {}, words(nothingWords())));
   }
 
   function nothingWords() {

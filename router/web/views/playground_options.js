@@ -1,7 +1,7 @@
 // The playground's panel of options: what is typed there, as fields of a request, and mistakes shown where they are.
 // Must not send anything: the view asks for the fields, and hands back what the server said of them.
 
-import { el, newId, setAttr, setHidden, setText } from "../dom.js";
+import { el, newId, setAttr, setHidden, setText, setWords } from "../dom.js";
 import { readJson } from "../lib/json_place.js";
 
 const NUMBERS = [
@@ -246,7 +246,7 @@ function makeField({ id, label, input, params = [id], parse = (value) => ({ valu
   input.name = id;
   const problem = el("p", { class: "field-problem", id: newId("problem"), role: "alert", hidden: true });
   const show = (message) => {
-    problem.textContent = message;
+    setWords(problem, message);
     setHidden(problem, !message);
     setAttr(input, "aria-invalid", message ? "true" : null);
     setAttr(input, "aria-describedby", message ? problem.id : null);

@@ -1,7 +1,7 @@
 // How one turn of the playground's conversation looks, kept current while its answer is written.
 // Must not change the conversation: what buttons are for is told to `actions`.
 
-import { el, setAttr, setHidden, setText, setVar } from "../dom.js";
+import { el, setAttr, setHidden, setText, setVar, setWords } from "../dom.js";
 import * as formats from "../formats.js";
 import { numGenerated, speed, ending, thoughtWords, timingLine, timingRows, waiting } from "../lib/answer_words.js";
 import { Status, canGoOn } from "../lib/conversation.js";
@@ -126,7 +126,7 @@ export function answerView(turn, actions) {
       const told = ending(turn);
       setHidden(end, told === null);
       setAttr(end, "data-kind", told?.kind);
-      setText(end, told?.text ?? "");
+      setWords(end, told?.text ?? "");
       timing.update();
     },
   };

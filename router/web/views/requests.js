@@ -1,7 +1,7 @@
 // The last requests that ended: how long they waited, how fast they were, how they ended. Never a word of their text.
 
 import { createRequestRow } from "../live/request_row.js";
-import { el, setAttr, setHidden, setText } from "../dom.js";
+import { el, setAttr, setHidden, setText, setWords } from "../dom.js";
 
 export const id = "requests";
 export const title = "Requests";
@@ -84,13 +84,14 @@ export function create(root, context) {
     setText(counts, all.length ? (shown.length === all.length ? formats.plural(all.length, "request") : `${formats.count(shown.length)} of ${formats.count(all.length)}`) : "");
     setHidden(table, drawn.length === 0);
     setHidden(empty, drawn.length > 0);
-    setText(empty, emptyText(all));
+    setWords(empty, emptyText(all));
+    for (const control of [freeze, modelChoice, outcomeChoice]) setHidden(control, !store.state.may.requests);
     const news = frozen ? (store.state.requests ?? []).findIndex((one) => frozen[0] && idOf(one) === idOf(frozen[0])) : 0;
     setText(held, frozen && news > 0 ? `${formats.count(news)} newer` : "");
   }
 
   function emptyText(all) {
-    if (!store.state.may.requests) return "Your key lacks the scope `metrics`, which this view needs.";
+    if (!store.state.may.requests) return "This key may not see the requests: that needs the scope `metrics`. The button with the key changes it.";
     if (all.length) return "No request matches.";
     return store.state.requests ? "No request has ended yet." : "Not known yet.";
   }

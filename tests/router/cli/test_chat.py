@@ -297,5 +297,5 @@ def test_a_failure_begins_a_line_behind_what_was_said(tiny: FakeCorral) -> None:
 def test_a_list_of_models_that_is_none_is_told(fake: FakeCorral, corral: Corral) -> None:
     fake.answers("GET", "/v1/models", {"models": []})
     done = corral("chat", typed="x")
-    assert done.exit_code == 1
-    assert "lists its models in a way" in done.stderr
+    assert done.exit_code == ExitCode.NO_SERVER
+    assert "is no Corral: it sent something else than a list of models" in done.stderr

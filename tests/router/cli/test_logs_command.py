@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.fakes.corral_http import FakeCorral, as_text, refusal
+from tests.fakes.corral_http import FakeCorral, Reply, as_text, refusal
 from tests.router.cli.conftest import Corral
 
 
@@ -68,3 +68,10 @@ def test_ctrl_c_ends_quietly(fake: FakeCorral, corral: Corral, monkeypatch: pyte
     monkeypatch.setattr("router.cli.logs.say", interrupt)
     done = corral("logs", "-f")
     assert (done.exit_code, done.output) == (130, "")
+
+
+def test_a_page_of_somebody_elses_is_no_log(fake: FakeCorral, corral: Corral) -> None:
+    fake.answers("GET", "/admin/logs", Reply(200, [b"<html>"], "text/html"))
+    done = corral("logs")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "something else than text" in done.stderr

@@ -65,6 +65,13 @@ def test_the_key_goes_with_every_request(fake: FakeCorral, monkeypatch: pytest.M
     assert fake.asked[0].query == {"a": "1"}
 
 
+def test_a_path_in_the_address_goes_before_every_request(fake: FakeCorral) -> None:
+    fake.answers("GET", "/behind/a/proxy/x", {})
+    with open_server(f"{fake.url}/behind/a/proxy/v1/") as server:
+        server.get("/x")
+    assert [one.path for one in fake.asked] == ["/behind/a/proxy/x"]
+
+
 def test_a_key_that_cannot_be_sent_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_API_KEY", "schlüssel")
     with pytest.raises(CommandFailed, match="CORRAL_API_KEY has characters"):
