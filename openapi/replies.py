@@ -44,16 +44,17 @@ _OF_MODELS = (400, 404, 413, 415, 429, 500, 502, 503, 507)
 """What a request to a model may be answered with, beside what it asks for."""
 
 _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
-    ("POST", "/models/load"): (404, 507),
+    ("POST", "/models/load"): (404, 503, 507),
     ("POST", "/models/unload"): (404,),
-    ("POST", "/admin/reload"): (400, 422),
+    ("POST", "/admin/reload"): (400, 422, 503),
     ("GET", "/v1/models/{id}"): (404,),
     ("GET", "/health"): (404, 503),
     ("GET", "/slots"): (404,),
     ("GET", "/events"): (400, 429),
     ("GET", "/requests"): (400, 404),
-    ("POST", "/admin/pin"): (404,),
-    ("PUT", "/admin/config"): (409, 422, 500, 507),
+    ("POST", "/admin/pin"): (404, 503),
+    ("POST", "/admin/config/check"): (429,),
+    ("PUT", "/admin/config"): (409, 422, 429, 500, 503, 507),
     ("GET", "/ui/{file}"): (404,),
     ("GET", "/models/sse"): (429,),
     ("GET", "/admin/logs"): (400, 404, 429),

@@ -214,17 +214,20 @@ def _readable(folder_name: str) -> str:
 
 
 def _folders(root: Path) -> list[Path]:
-    try:
-        with os.scandir(root) as found:
-            return sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
+    return sorted(Path(entry.path) for entry in _within(root) if entry.is_dir(follow_symlinks=False))
 
 
 def _regular(folder: Path) -> list[Path]:
+    return sorted(Path(entry.path) for entry in _within(folder) if entry.is_file(follow_symlinks=False))
+
+
+def _within(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what lies in a folder; of a link to one nothing, for that is somebody else's."""
     try:
+        if folder.is_symlink():
+            return []
         with os.scandir(folder) as found:
-            return sorted(Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False))
+            return list(found)
     except OSError:
         return []
 

@@ -105,5 +105,5 @@ def _one_line(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = str(value)
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return json.dumps(text, ensure_ascii=False) if not text.isprintable() or " " in text or not text else text

@@ -35,6 +35,7 @@ from router.errors import ShuttingDown
 from router.fleet_log import fields
 from router.greeting import greet
 from router.host_guard import HostGuard, is_loopback
+from router.lifecycle import WorkerState
 from router.listen import CannotListen, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
 from router.listing import UNAVAILABLE
 from router.logs import is_for_people
@@ -49,7 +50,7 @@ from router.settings import RouterSettings
 from router.sources import ModelStore
 from router.stopping import Connections, Signals, drain
 from router.supervisor import Supervisor
-from router.tasks import Tasks
+from router.tasks import AgainOnce, Tasks
 from router.tracing import start_tracing
 from router.version import version
 from router.watcher import PATIENCE_S, Watcher
@@ -187,12 +188,12 @@ async def _following(reloader: Reloader, stop: Signals, manager: ServiceManager)
     watcher = Watcher(reloader, patience_s=math.inf if reloader.path.is_dir() else PATIENCE_S)
     watching = asyncio.create_task(watcher.run())
     watching.add_done_callback(_note_end_of_watch)
-    reloads = Tasks()
-    stop.on_reload = lambda: reloads.spawn(_reload(reloader, manager), "reload")
+    reloads = AgainOnce(lambda: _reload(reloader, manager), "reload")
+    stop.reload_with(reloads.ask)
     try:
         yield
     finally:
-        stop.on_reload = None
+        stop.reload_with(None)
         watching.cancel()
         await reloader.close()
         await reloads.close()
@@ -236,9 +237,7 @@ def _note_end_of_watch(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(
-    app: web.Application, sockets: list[socket.socket], stop: Signals
-) -> AsyncIterator[Connections]:
+async def _listening(app: web.Application, sockets: list[socket.socket], stop: Signals) -> AsyncIterator[Connections]:
     runner = make_runner(app, _CLOSE_WITHIN_S)
     connections = Connections(app, runner, sockets)
     await runner.setup()
@@ -293,7 +292,11 @@ class _FileWarnings:
     async def _look(self, specs: Sequence[ModelSpec]) -> None:
         for spec in specs:
             if (problem := await self._problem(spec)) is not None:
-                _log.warning("%s: unavailable: %s", spec.name, problem, extra=fields(spec.name, UNAVAILABLE))
+                # As `corral ps` shows it: a request may still try a file that is there, whatever it holds.
+                state, what = WorkerState.UNLOADED.value, "cannot be loaded"
+                if spec.problem is not None:
+                    state = what = UNAVAILABLE
+                _log.warning("%s: %s: %s", spec.name, what, problem, extra=fields(spec.name, state))
 
     async def _problem(self, spec: ModelSpec) -> str | None:
         look = functools.partial(problem_of, spec, self._store, must_be_here=self._settings.offline)

@@ -11,14 +11,19 @@ import json
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from router.cors import read_origin
 
+if TYPE_CHECKING:
+    from router.catalog import Catalog
+
 ENV_PREFIX = "CORRAL_"
+_OF_COMMANDS = frozenset({"CORRAL_FILE", "CORRAL_URL", "CORRAL_API_KEY"})
+"""What commands read themselves."""
 
 
 class LogFormat(StrEnum):
@@ -53,6 +58,15 @@ def _command(value: Any) -> Any:
         raise ValueError('must be a JSON list of words, such as ["python3", "worker.py"]') from None
 
 
+def _at_home(path: Path) -> Path:
+    """Return the path with the folder that a `~` at its start stands for."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"begins with {path.parts[0]}, of which the system knows no home folder") from None
+
+
+_Path = Annotated[Path, AfterValidator(_at_home)]
 _Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
 _Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 _Origins = Annotated[tuple[Annotated[str, AfterValidator(read_origin)], ...], NoDecode, BeforeValidator(_split_commas)]
@@ -75,7 +89,7 @@ class RouterSettings(BaseSettings):
     """Keys that may read `/metrics` and `/slots`."""
     admin_keys: _Secrets = ()
     """Keys that may do everything, load and unload included."""
-    api_key_file: Path | None = None
+    api_key_file: _Path | None = None
     """A file with one key per line that may run models; `#` starts a comment line."""
     allow_unauthenticated: bool = False
     """Serve other addresses than loopback without any key."""
@@ -87,7 +101,7 @@ class RouterSettings(BaseSettings):
     allow_config_edits: bool = False
     """Administrators may write `models.yaml` over HTTP. Its `hooks` are commands that this process runs."""
 
-    cache: Path | None = None
+    cache: _Path | None = None
     """Folder for fetched models; None = `$XDG_CACHE_HOME/corral` or `~/.cache/corral`."""
     offline: bool = False
     """Never fetch a model; use what lies in the cache."""
@@ -164,11 +178,13 @@ def _words(kind: str, message: str) -> str:
     return message.removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
 
 
-def unknown_variables(names: Iterable[str], expected: Iterable[str] = ()) -> list[str]:
-    """Return a warning for each `CORRAL_*` name that no setting reads (`expected` names have other readers)."""
+def unknown_variables(names: Iterable[str], catalog: Catalog) -> list[str]:
+    """Return a warning for each `CORRAL_*` name that neither a setting, a command nor the configuration reads."""
     known = {f"{ENV_PREFIX}{field.upper()}" for field in RouterSettings.model_fields}
+    expected = {*_OF_COMMANDS, *(key.env for key in catalog.keys)}
+    expected |= {spec.remote.key_env for spec in catalog.models.values() if spec.remote is not None}
     warnings = []
-    for name in sorted(set(names) - known - set(expected)):
+    for name in sorted(set(names) - known - expected):
         if name.startswith(ENV_PREFIX):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+from router.early_hangup import EarlyHangup, has_terminal
 from router.live_streams import LIVE_STREAMS
 from router.remotes import Remotes
 from router.services import SERVICES
@@ -43,29 +43,33 @@ class Signals:
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
-        self.on_reload: Callable[[], object] | None = None
-        self._hangs_up = _is_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._on_reload: Callable[[], object] | None = None
+        early = signal.getsignal(signal.SIGHUP)
+        self._is_reload_due = isinstance(early, EarlyHangup) and early.is_noted
+        self._hangs_up = has_terminal() and early is not signal.SIG_IGN
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._note)
         loop.add_signal_handler(signal.SIGHUP, self._note_hangup)
+
+    def reload_with(self, call: Callable[[], object] | None) -> None:
+        """`call` is what SIGHUP does, also one that has come before there was any; None = nothing any more."""
+        self._on_reload = call
+        if call is not None and self._is_reload_due:
+            self._is_reload_due = False
+            call()
 
     def _note(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
 
     def _note_hangup(self) -> None:
         """The same signal also says that the terminal has been closed: then nobody is there to serve."""
-        if self._hangs_up and not _is_terminal():
+        if self._hangs_up and not has_terminal():
             self._note()
-        elif self.on_reload is not None:
-            self.on_reload()
-
-
-def _is_terminal() -> bool:
-    try:
-        return os.isatty(0)  # false again once the terminal is closed
-    except OSError:
-        return False
+        elif self._on_reload is not None:
+            self._on_reload()
+        else:
+            self._is_reload_due = True
 
 
 class Connections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,37 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s failed: this is a fault of the router", task.get_name(), exc_info=error)
+
+
+class AgainOnce:
+    """Runs one task at a time and, if it is asked for meanwhile, once more after it, however often that is."""
+
+    def __init__(self, make: Callable[[], Coroutine[None, None, None]], name: str) -> None:
+        self._make = make
+        self._name = name
+        self._tasks = Tasks()
+        self._is_running = False
+        self._is_wanted = False
+
+    def ask(self) -> None:
+        """What is to be done will have begun after this moment, and be done."""
+        self._is_wanted = True
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.spawn(self._run(), self._name)
+
+    async def close(self) -> None:
+        """Nothing runs any more."""
+        self._is_wanted = False
+        await self._tasks.close()
+
+    async def _run(self) -> None:
+        try:
+            while self._is_wanted:
+                self._is_wanted = False
+                await self._make()
+        finally:
+            self._is_running = False
 
 
 async def all_set(events: Sequence[asyncio.Event], timeout_s: float) -> bool:

@@ -40,11 +40,11 @@ ROUTER_LAYERS = {
     """,
     2: """
         cache_folder cache_survey capabilities catalog_docs catalog_files core_shares cores devices
-        fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks hub_source leases
-        listen lora_files machine_watch metrics model_headers nvml ollama_shapes output_reader
-        own_thread package_source probe_process process process_group progress_bar readahead recent_log rule_values
-        runs runtime_dir service_notify sources span_sender spares status supervisor tasks tracing
-        watcher worker_files worker_run worker_session doctor.backend doctor.gpu_signs
+        early_hangup fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks hub_source
+        leases listen lora_files machine_watch metrics model_headers nvml ollama_shapes output_reader
+        own_thread package_source probe_process process process_group progress_bar readahead recent_log
+        rule_values runs runtime_dir service_notify sources span_sender spares status supervisor tasks
+        tracing watcher worker_files worker_run worker_session doctor.backend doctor.gpu_signs
         doctor.installation doctor.machine doctor.ports fetch.__main__ fetch.hub fetch.package
         fetch.pip_download metrics.process metrics.registry metrics.workers
     """,
@@ -57,8 +57,8 @@ ROUTER_LAYERS = {
         cli.chat_input cli.check cli.completing cli.completion cli.config cli.config_text
         cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.live cli.load
         cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose cli.ps cli.ps_rows
-        cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.version cli.watch
-        doctor.configuration
+        cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.shapes cli.stream_lines
+        cli.version cli.watch doctor.configuration
     """,
 }
 WORKER_LAYERS = {

@@ -6,9 +6,13 @@ and `--version` answer at once.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import importlib
 import keyword
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +64,10 @@ _MEANT = {"list": "ps", "ls": "ps", "status": "ps", "top": "ps", "run": "chat", 
 """What others call them."""
 
 
+_UNPRINTABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""Why a file or a terminal takes no more of what is printed."""
+
+
 class _Corral(click.Group):
     """A group whose commands are imported when they are asked for."""
 
@@ -90,6 +98,12 @@ class _Corral(click.Group):
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):  # click would say "Aborted!" and end with 1
             raise SystemExit(130) from None
+        except OSError as error:
+            if error.filename is not None or (text := _broken_surroundings(error)) is None:
+                raise
+            with contextlib.suppress(OSError):
+                click.echo(f"corral: {text}", err=True)
+            raise SystemExit(1) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what may come next, from the list alone: no command is imported while somebody types."""
@@ -103,6 +117,19 @@ class _Corral(click.Group):
             rows = [(name, entry.help) for name, entry in _COMMANDS.items() if entry.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
+
+
+def _broken_surroundings(error: OSError) -> str | None:
+    """Return what is wrong with where the program runs or prints; None = it is something else that has failed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the folder in which this was started is gone: change into another one"
+    if error.errno not in _UNPRINTABLE:
+        return None
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # else the end of the program would try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return f"what is to be printed cannot be written: {error.strerror}"
 
 
 @click.group(cls=_Corral, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -60,12 +60,9 @@ def find_catalog_file(file: Path | None, command: str) -> Path:
 
 def warn_of_unknown_variables(catalog: Catalog) -> None:
     """Tell on stderr which CORRAL_* variables nobody reads."""
-    from router.cli.server import KEY_VARIABLE, URL_VARIABLE
     from router.settings import unknown_variables
 
-    expected = {FILE_VARIABLE, URL_VARIABLE, KEY_VARIABLE, *(key.env for key in catalog.keys if key.env is not None)}
-    expected |= {spec.remote.key_env for spec in catalog.models.values() if spec.remote and spec.remote.key_env}
-    for warning in unknown_variables(os.environ, expected):
+    for warning in unknown_variables(os.environ, catalog):
         click.echo(f"corral: warning: {warning}", err=True)
 
 

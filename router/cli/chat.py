@@ -32,10 +32,13 @@ from router.cli.server import Server, open_server, server_option
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _STDIN = "-"
 _QUIET_S = 0.7
 """An answer that begins so soon needs no word about what is waited for."""
+_END_WITHIN_S = 2.0
+"""So long the end of an answer waits for a look at the model that is still on its way; it may never come back."""
 
 
 @click.command()
@@ -212,35 +215,47 @@ def _told_waiting(server: Server, model: str) -> Iterator[Any]:
     if not terminal.is_terminal or terminal.is_dumb_terminal:
         yield lambda: None
         return
-    is_over = threading.Event()
-    teller = threading.Thread(target=_tell_waiting, args=(server, model, terminal, is_over), daemon=True)
-    teller.start()
+    status, lock, is_over = terminal.status("", spinner="dots"), threading.Lock(), threading.Event()
+
+    def show() -> None:
+        if is_over.wait(_QUIET_S):
+            return
+        with lock:
+            if is_over.is_set():
+                return
+            status.start()
+        for text in _waited_for(server, model):
+            if is_over.is_set():
+                return
+            status.update(text)
+            is_over.wait(LOOK_EVERY_S)
+        end()
 
     def end() -> None:
-        if not is_over.is_set():
+        with lock:
             is_over.set()
-            teller.join()
+            status.stop()
 
+    teller = threading.Thread(target=show, daemon=True)
+    teller.start()
     try:
         yield end
     finally:
         end()
+        teller.join(_END_WITHIN_S)
 
 
-def _tell_waiting(server: Server, model: str, terminal: Console, is_over: threading.Event) -> None:
+def _waited_for(server: Server, model: str) -> Iterator[Text]:
+    """Yield in words what the model does, as long as the server tells."""
     from rich.text import Text
 
-    if is_over.wait(_QUIET_S):
-        return
-    with terminal.status("", spinner="dots") as status:
-        while not is_over.is_set():
-            try:
-                entry = entry_of(server, model)
-            except CommandFailed:  # the request itself will tell
-                return
-            what = "waits for the first token" if entry.get("state") in ("ready", "remote") else doing(entry).text
-            status.update(Text(clean(f"{model}: {what}"), style="dim"))
-            is_over.wait(LOOK_EVERY_S)
+    while True:
+        try:
+            entry = entry_of(server, model)
+        except CommandFailed:  # the request itself will tell
+            return
+        what = "waits for the first token" if entry.get("state") in ("ready", "remote") else doing(entry).text
+        yield Text(clean(f"{model}: {what}"), style="dim")
 
 
 def _message(words: tuple[str, ...], *, is_piped: bool) -> str | None:

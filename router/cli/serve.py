@@ -15,6 +15,7 @@ from router.cli.catalog_file import (
     warn_of_unknown_variables,
 )
 from router.cli.output import fail
+from router.early_hangup import note_early_hangups
 
 if TYPE_CHECKING:
     from router.settings import RouterSettings
@@ -40,6 +41,7 @@ def serve(file: Path | None, **options: Any) -> None:
     Keys come from CORRAL_API_KEYS and CORRAL_ADMIN_KEYS (comma-separated), never from arguments, which every user
     of the machine can read.
     """
+    note_early_hangups()
     settings = read_settings_or_fail(options)
     path = find_catalog_file(file, "serve")
 

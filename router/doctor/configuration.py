@@ -40,7 +40,7 @@ def check_configuration(file: Path | None) -> Configured:
     cache = settings.cache
     path = Path("models.yaml") if file is None else file
     if file is None and not path.exists():
-        text = f"there is no models.yaml in this folder ({Path.cwd()})"
+        text = f"there is no models.yaml in this folder ({_here()})"
         advice = (
             "go to its folder, or name it: `corral doctor FILE`; `corral serve FOLDER` serves .gguf files without one"
         )
@@ -60,14 +60,13 @@ def check_configuration(file: Path | None) -> Configured:
     if not problems:
         count = len(found.catalog.models)
         findings.append(ok(f"{path}: {count} {'model' if count == 1 else 'models'}, no problems"))
-    expected = _expected_variables(found.catalog)
-    findings += [warn(text) for text in unknown_variables(os.environ, expected)]
+    findings += [warn(text) for text in unknown_variables(os.environ, found.catalog)]
     wants_mlock = any(spec.engine.get("mlock") for spec in found.catalog.models.values())
     return Configured(tuple(findings), cache, wants_mlock)
 
 
-def _expected_variables(catalog: Any) -> set[str]:
-    """Return the names of variables that begin like settings and have other readers."""
-    expected = {"CORRAL_FILE", "CORRAL_URL", "CORRAL_API_KEY"}
-    expected |= {key.env for key in catalog.keys if key.env is not None}
-    return expected | {spec.remote.key_env for spec in catalog.models.values() if spec.remote and spec.remote.key_env}
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "which is gone"

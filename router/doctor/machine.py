@@ -27,11 +27,18 @@ _SOCKET_ROOM: Final = len("/corral-12345678/w1234567.sock")
 
 def check_machine(environ: Mapping[str, str], cache: Path | None = None, *, wants_mlock: bool = False) -> list[Finding]:
     """Return what there is to say. `cache`: of the settings; None = the usual folder."""
-    folder = default_cache_dir(environ) if cache is None else cache.expanduser()
-    findings = [*check_cache_folder(folder), check_runtime_dir(default_parents(environ)), *check_limits()]
+    findings = [*_check_cache(environ, cache), check_runtime_dir(default_parents(environ)), *check_limits()]
     if wants_mlock:
         findings.append(check_memlock())
     return [*findings, *check_memory(), *check_clock(time.time(), Path(__file__))]
+
+
+def _check_cache(environ: Mapping[str, str], cache: Path | None) -> list[Finding]:
+    try:
+        return check_cache_folder(default_cache_dir(environ) if cache is None else cache.expanduser())
+    except RuntimeError:  # of a `~`, and of a user without a home
+        text = "there is no folder for fetched models: the system does not know the home folder that it would be in"
+        return [fail(text, "set CORRAL_CACHE to a folder that this user may write to")]
 
 
 def check_cache_folder(folder: Path) -> list[Finding]:

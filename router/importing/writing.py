@@ -40,7 +40,7 @@ def write_catalog(imported: Imported) -> str:
 def _model(model: ImportedModel) -> list[str]:
     notes = [line for note in model.notes for line in _comment(note, "  ")]
     if not model.is_usable:
-        return [f"  # {model.name}: not carried over", *notes]
+        return [*_comment(f"{model.name}: not carried over", "  "), *notes]
     options = _tidied(model.options)
     names = [*(key for key in _ORDER if key in options), *(key for key in options if key not in _ORDER)]
     lines = [f"  {_scalar(model.name)}:"]
@@ -74,12 +74,29 @@ def _entry(key: str, value: Any, indent: str) -> list[str]:
     is_text = isinstance(value, str) and "\n" in value
     if is_text or isinstance(value, dict | list):
         style = False if is_text else None
-        text = yaml.dump(
-            {key: value}, Dumper=_Dumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=width
-        )
+        text = _dump({key: value}, default_flow_style=style, width=width)
     else:
-        text = f"{key}: {yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=1000)}".removesuffix("...\n")
+        text = f"{key}: {_dump(value)}".removesuffix("...\n")
     return [f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+def _dump(value: Any, *, default_flow_style: bool | None = False, width: int = 1000) -> str:
+    """Return a value as YAML; one in which there is anything that a terminal would obey has that in escapes."""
+
+    def dump(*, allow_unicode: bool) -> str:
+        return str(
+            yaml.dump(
+                value,
+                Dumper=_Dumper,
+                sort_keys=False,
+                default_flow_style=default_flow_style,
+                allow_unicode=allow_unicode,
+                width=width,
+            )
+        )
+
+    text = dump(allow_unicode=True)
+    return text if text.replace("\n", "").isprintable() else dump(allow_unicode=False)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -96,4 +113,4 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _scalar(name: str) -> str:
-    return str(yaml.dump({name: 0}, Dumper=_Dumper, allow_unicode=True, width=1000)).rpartition(":")[0]
+    return _dump({name: 0}).rpartition(":")[0]

@@ -147,6 +147,39 @@ async def test_a_hangup_signal_has_the_file_read_at_once(tmp_path: Path) -> None
         assert await names_of(server) == ["small", "other"]
 
 
+async def test_a_hangup_signal_while_the_server_starts_is_a_reload_once_it_has(tmp_path: Path) -> None:
+    """The signal is sent from inside the start, after the file was read, and before the event loop is there."""
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "models.yaml").write_text("models: {small: ./model.gguf}\n")
+    code = """if True:
+        import os, signal, sys
+        import router.serve as room
+        run = room.run
+        def hang_up_first(catalog, settings):
+            os.kill(os.getpid(), signal.SIGHUP)
+            return run(catalog, settings)
+        room.run = hang_up_first
+        from router.cli import main
+        main()
+    """
+    command = [sys.executable, "-c", code, "serve", str(tmp_path / "models.yaml"), "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
+    environment |= server_env(tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            while b"(SIGHUP)" not in (line := await process.stdout.readline()):
+                assert line, "the server has ended"
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
 async def test_a_terminal_that_is_closed_stops_the_server(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     (tmp_path / "models.yaml").write_text("models: {small: ./model.gguf}\n")

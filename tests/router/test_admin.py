@@ -38,3 +38,14 @@ async def test_order_that_is_not_understood_is_refused(body: Any, status: int, p
             reply = await side.client.post(path, json=body)
             assert (reply.status, (await reply.json())["error"].get("param")) == (status, param)
         assert (side.supervisor.loaded, side.supervisor.unloaded) == ([], [])
+
+
+async def test_nothing_is_loaded_or_pinned_while_the_server_stops() -> None:
+    async with http_side() as side:
+        side.supervisor.is_shutting_down = True
+        for path, body in (("/models/load", {}), ("/admin/pin", {"pin": True})):
+            reply = await side.client.post(path, json={"model": "smol"} | body)
+            assert (reply.status, (await reply.json())["error"]["code"]) == (503, "shutting_down")
+            assert "Retry-After" in reply.headers
+        assert side.supervisor.loaded == []
+        assert (await side.client.post("/models/unload", json={"model": "smol"})).status == 200

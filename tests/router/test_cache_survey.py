@@ -158,3 +158,17 @@ def test_what_was_changed_after_it_was_looked_at_stays(tmp_path: Path) -> None:
         with pytest.raises(InUse, match="in the meantime"):
             remove(entry)
     assert len(survey(tmp_path)) == len(entries) == 3
+
+
+@pytest.mark.parametrize("kind", ["packages", "prompts", "calibration", "footprints"])
+def test_a_folder_of_somebody_else_that_is_linked_is_not_told(tmp_path: Path, kind: str) -> None:
+    cache, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
+    fetched(elsewhere)
+    (prompts_folder(elsewhere) / "a.kv").write_bytes(b"123")
+    for name in ("calibration", "footprints"):
+        (elsewhere / name).mkdir()
+        (elsewhere / name / f"{'a' * 24}.json").write_text("{}", encoding="utf-8")
+    cache.mkdir()
+    (cache / kind).symlink_to(elsewhere / kind)
+    assert survey(cache) == []
+    assert len(survey(elsewhere)) == 4

@@ -275,3 +275,22 @@ def test_implicit_models_are_looked_up_like_others(tmp_path: Path) -> None:
     (problem,) = check(tmp_path / "a.gguf", locate)
     assert problem.where == "models.a.model"
     assert problem.message == f"{tmp_path / 'a.gguf'} cannot be read"
+
+
+def test_problems_of_many_models_are_not_compared_each_with_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, equal = [], Problem.__eq__
+
+    def counting(self: Problem, other: object) -> bool:
+        compared.append(None)
+        return bool(equal(self, other))
+
+    def locate(reference: Reference, base_dir: Path) -> Path | None:
+        raise SourceError(f"{reference} is not there", is_permanent=True)
+
+    monkeypatch.setattr(Problem, "__eq__", counting)
+    names = [f"m{number}" for number in range(200)]
+    path = write(tmp_path / "models.yaml", "models:\n" + "".join(f"  {name}: {name}.gguf\n" for name in names))
+    assert [problem.where for problem in check(path, locate)] == [f"models.{name}" for name in names]
+    assert len(compared) < 1000

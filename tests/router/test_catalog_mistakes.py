@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from typing import Any
+
 import pytest
 
 from router.catalog_parser import read_catalog
@@ -144,6 +147,9 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
         ("Slots", "write `slots`"),
         ("batch-size", "write `batch_size`"),
         ("zzzzzz", "no key has a similar name"),
+        ("bogus", "no key has a similar name"),
+        ("n_gpu_layer", "write `gpu_layers`"),
+        ("tempature", "write `request: {defaults: {temperature: 1}}`"),
         ("x" * 10_000, "no key has a similar name"),
     ],
 )
@@ -151,6 +157,12 @@ def test_a_key_that_is_none_here_is_answered_with_what_to_write(key: str, words:
     (message,) = wrong(f"{key}: 1").values() if len(key) < 1000 else wrong(f"? {key}\n: 1").values()
     assert words in message
     assert len(message) < 300
+
+
+@pytest.mark.parametrize("key", ["bogus", "gpuss", "n_gpu_layer", "tempature", "paralel", "mmprojj"])
+def test_no_name_is_proposed_that_is_refused_itself(key: str) -> None:
+    (message,) = wrong(f"{key}: 1").values()
+    assert "did you mean" not in message
 
 
 def test_defaults_cannot_hold_what_belongs_to_one_model() -> None:
@@ -380,3 +392,25 @@ def test_what_is_right_can_still_be_read_beside_what_is_wrong() -> None:
     reading = read_catalog("models: {a: a.gguf, b: {model: b.gguf, slots: 0}, c: 7}\n", PATH)
     assert list(reading.catalog.models) == ["a", "b"]
     assert reading.options["b"]["model"].where == "models.b.model"
+
+
+def test_names_are_guessed_once_for_a_mistake_that_is_made_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, guess = [], difflib.get_close_matches
+
+    def counting(word: str, *rest: Any, **named: Any) -> list[str]:
+        asked.append(word)
+        return guess(word, *rest, **named)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
+    text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, slottz: 1}}\n" for number in range(300))
+    found = read_catalog(text, PATH).problems
+    assert [("did you mean `slots`?" in problem.message) for problem in found] == [True] * 300
+    assert len(asked) <= 2
+
+
+def test_after_very_many_problems_keys_are_refused_without_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda word, *_, **__: asked.append(word) or [])
+    text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, wrong{number}: 1}}\n" for number in range(1500))
+    assert len(read_catalog(text, PATH).problems) == 1500
+    assert len(asked) <= 2000

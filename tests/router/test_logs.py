@@ -71,6 +71,13 @@ def test_exception_is_a_field_of_its_json_line() -> None:
     assert "KeyError" in json.loads(line)["exception"]
 
 
+def test_text_line_shows_several_values_with_commas() -> None:
+    stream = io.StringIO()
+    set_up_logging("info", LogFormat.TEXT, stream)
+    logging.getLogger("x").info("listening", extra={"models": ["smol", "gemma3"], "empty": []})
+    assert lines(stream)[0].endswith('listening models=smol,gemma3 empty=""')
+
+
 def test_text_line_shows_fields_and_cannot_be_forged_by_line_breaks() -> None:
     stream = io.StringIO()
     set_up_logging("info", LogFormat.TEXT, stream)

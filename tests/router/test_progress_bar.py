@@ -19,10 +19,19 @@ def test_known_size_shows_a_bar_and_both_figures() -> None:
 def test_part_of_several_is_named() -> None:
     progress = FetchProgress("downloading", 44_500_000, 89_000_000, "part 2 of 6")
     assert describe({"coder": progress}, WIDE) == (
-        "coder: downloading part 2 of 6 [###############               ] 44 of 89 MB"
+        "coder: downloading part 2 of 6 [########                      ] 44 of 89 MB"
     )
     assert describe({"coder": progress}, 60) == "coder: downloading part 2 of 6, 44 of 89 MB", "no room for the bar"
     assert describe({"coder": progress}, 10) == "coder: dow"
+
+
+def test_the_bar_of_a_model_in_parts_never_goes_back() -> None:
+    steps = [("downloading", 0, None, 1), ("downloading", 9, 10, 1), ("joining", 1, 10, 1), ("joining", 10, 10, 1)]
+    steps += [("downloading", 0, None, 2), ("downloading", 0, 10, 2), ("downloading", 10, 10, 2), ("joining", 5, 10, 2)]
+    shares = [FetchProgress(phase, done, of, f"part {number} of 2").share for phase, done, of, number in steps]
+    assert shares == [0.0, 0.45, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+    assert FetchProgress("downloading", 5, None).share is None
+    assert FetchProgress("downloading", 5, 10, "part 3 of 2").share == 0.5, "no part that there is"
 
 
 def test_several_downloads_share_the_line_without_bars() -> None:

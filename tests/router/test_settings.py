@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from router.catalog_parser import read_catalog
 from router.settings import LogFormat, SettingsError, read_settings, unknown_variables
 
 
@@ -83,5 +84,19 @@ def test_secrets_do_not_show_in_errors_or_in_the_settings_text(monkeypatch: pyte
 
 
 def test_misspelt_variable_is_warned_about_with_the_nearest_name() -> None:
-    warnings = unknown_variables(["CORRAL_PROT", "CORRAL_PORT", "CORRAL_TEAM", "PATH"], expected=["CORRAL_TEAM"])
+    keys = "keys: {team: {env: CORRAL_TEAM}}\n"
+    text = keys + 'models:\n  far: {url: "http://host/v1", url_key_env: CORRAL_FAR}\n'
+    found = read_catalog(text, Path("/srv/models.yaml"))
+    assert not found.problems
+    known = ["CORRAL_PORT", "CORRAL_TEAM", "CORRAL_FAR", "CORRAL_URL", "CORRAL_API_KEY", "CORRAL_FILE", "PATH"]
+    warnings = unknown_variables(["CORRAL_PROT", *known], found.catalog)
     assert warnings == ["the environment variable CORRAL_PROT is not a setting of Corral; did you mean CORRAL_PORT?"]
+
+
+@pytest.mark.parametrize("variable", ["CORRAL_CACHE", "CORRAL_API_KEY_FILE"])
+def test_home_of_a_user_that_there_is_not_is_a_wrong_value(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "~no-such-user/x")
+    with pytest.raises(SettingsError, match=f"{variable}: begins with ~no-such-user"):
+        read_settings()
+    monkeypatch.setenv(variable, "~/x")
+    assert Path.home() / "x" in (read_settings().cache, read_settings().api_key_file)

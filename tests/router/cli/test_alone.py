@@ -58,7 +58,8 @@ def test_shown_configuration_has_every_option_and_is_one_itself(folder: Path) ->
     assert tiny["batch_size"] == 512
     (folder / "shown.yaml").write_text(shown, encoding="utf-8")
     again = run("config", "show", "shown.yaml").stdout
-    assert again.partition("\n")[2] == shown.partition("\n")[2]
+    assert yaml.safe_load(again) == yaml.safe_load(shown)
+    assert "# without a value: loras, kv_tokens" in shown, "every option has a place"
 
 
 def test_values_that_somebody_has_set_are_marked() -> None:
@@ -67,6 +68,13 @@ def test_values_that_somebody_has_set_are_marked() -> None:
         *("model", "aliases", "idle_unload_s", "slots", "gpu_layers", "flash_attn", "draft_model"),
         *("url", "url_model"),
     }
+
+
+def test_a_value_that_is_set_to_what_is_usual_is_marked_too(folder: Path) -> None:
+    text = "models: {tiny: {model: ./tiny.gguf, slots: 4, no_mmap: false}}\n"
+    (folder / "models.yaml").write_text(text, encoding="utf-8")
+    marked = {line.split(":")[0].strip() for line in run("config", "show").stdout.splitlines() if line.endswith("# *")}
+    assert marked == {"model", "slots", "mmap"}
 
 
 def test_one_model_is_shown_by_its_alias() -> None:

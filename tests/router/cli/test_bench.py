@@ -192,7 +192,7 @@ def test_a_plot_without_matplotlib_names_the_extra(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = corral("bench", "tiny", "--plot", "x.png")
     assert done.exit_code == 1
-    assert "pip install 'llama-corral[bench]'" in done.stderr
+    assert "-m pip install matplotlib" in done.stderr
     assert tiny.asked == []
 
 

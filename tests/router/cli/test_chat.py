@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.cli.chat_input import PROMPT
-from tests.fakes.corral_http import FakeCorral, as_chunks, refusal, said
+from router.cli.output import ExitCode
+from tests.fakes.corral_http import FakeCorral, Reply, as_chunks, refusal, said
 from tests.router.cli.conftest import Corral
 from tests.support.terminals import terminal
 
@@ -160,10 +162,10 @@ def test_without_a_name_it_is_the_default_or_the_only_loaded_model(
     tiny.answers("GET", "/v1/models", {"data": [other, tiny_entry := {"id": "tiny", "parent": None, "state": "ready"}]})
     tiny.answers("GET", "/v1/models/other", other)
     assert corral("chat", typed="hi").exit_code == 0
-    tiny.answers("GET", "/status", {"server": {"default_model": "other"}})
+    tiny.answers("GET", "/status", {"server": {"default_model": "other"}, "models": []})
     assert corral("chat", typed="hi").exit_code == 0
     assert [body["model"] for body in tiny.bodies("POST", CHATS)] == ["tiny", "other"]
-    tiny.answers("GET", "/status", {"server": {"default_model": None}})
+    tiny.answers("GET", "/status", {"server": {"default_model": None}, "models": []})
     tiny.answers("GET", "/v1/models", {"data": [other, tiny_entry | {"state": "unloaded"}]})
     done = corral("chat", typed="hi")
     assert done.exit_code == 2
@@ -285,6 +287,20 @@ def test_what_is_waited_for_shows_until_the_answer_begins(tiny: FakeCorral, stat
         shown.press(b"\x03")
         assert shown.end() == 130
         assert b"Traceback" not in shown.seen
+
+
+@pytest.mark.slow
+def test_a_look_at_the_model_that_hangs_keeps_no_answer_back(
+    tiny: FakeCorral, state: Path, hold: threading.Event
+) -> None:
+    looks = [{"id": "tiny", "state": "ready"}, Reply(hold=hold)]
+    tiny.answers("GET", "/v1/models/tiny", *looks)
+    answer = as_chunks(said("Hello there"), said(finish="stop"))
+    tiny.answers("POST", CHATS, replace(answer, pieces=[b": ping\n\n", b"".join(answer.pieces)], gap_s=1.2))
+    with terminal("chat", "tiny", "hello") as shown:
+        shown.wait_for("there")
+        assert shown.end() == 0
+    assert len([one for one in tiny.asked if one.path == "/v1/models/tiny"]) == len(looks)
 
 
 def test_a_failure_begins_a_line_behind_what_was_said(tiny: FakeCorral) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from router.cli.import_ import kind_of
 from tests.support.command_line import run, work_in
@@ -120,3 +121,15 @@ def test_rule_that_the_check_would_refuse_is_told_at_once() -> None:
     assert result.exit_code == 0
     assert "to be corrected by hand" in result.stderr
     assert "temperature" in result.stderr
+
+
+def test_what_a_terminal_would_obey_is_written_in_escapes(folder: Path) -> None:
+    names = ["x\u202ey", "z\x9b31m", "ü"]
+    swap = {"models": {name: {"cmd": f"llama-server -m ./{name}.gguf"} for name in names} | {"\u202eno": {"cmd": "x"}}}
+    (folder / "config.yaml").write_text(json.dumps(swap), encoding="utf-8")
+    result = run("import", "config.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.replace("\n", "").isprintable()
+    assert "./ü.gguf" in result.stdout
+    assert yaml.safe_load(result.stdout)["models"] == {name: {"model": f"./{name}.gguf"} for name in names}
+    assert json.loads(run("import", "config.yaml", "--json").stdout)["text"] == result.stdout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.cli.model_wait import doing, load_ended, unload_ended
+from router.cli.model_wait import Length, doing, load_ended, unload_ended
 from tests.fakes.corral_http import FakeCorral, refusal
 from tests.router.cli.conftest import Corral
 from tests.support.terminals import terminal
@@ -48,12 +48,53 @@ def test_load_of_a_loaded_model_says_that_it_is(fake: FakeCorral, corral: Corral
 
 
 def test_load_that_fails_ends_with_the_servers_reason_and_where_to_look(fake: FakeCorral, corral: Corral) -> None:
-    asked_to_load(fake, loading(), entry("backoff", reason="not enough memory for 'tiny'"))
+    last_exit = {"reason": "no_memory", "ago_s": 0.1}
+    asked_to_load(fake, loading(), entry("backoff", reason="not enough memory for 'tiny'", last_exit=last_exit))
     done = corral("load", "tiny")
     assert done.exit_code == 1
     assert "corral: tiny: not enough memory for 'tiny'\n" in done.stderr
     assert "`corral logs tiny`" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("last_exit", [None, {"reason": "source_failed", "ago_s": 0.1}])
+def test_load_that_started_no_worker_points_at_no_log(fake: FakeCorral, corral: Corral, last_exit: Any) -> None:
+    reason = "no such file. Put it right, then POST /models/load"
+    asked_to_load(fake, entry("unavailable", reason=reason, last_exit=last_exit))
+    done = corral("load", "tiny")
+    assert done.exit_code == 1
+    assert done.stderr == "corral: tiny: no such file. Put it right, then `corral load`\n"
+
+
+def test_load_of_one_model_and_an_unknown_name_tells_the_name_with_its_code(fake: FakeCorral, corral: Corral) -> None:
+    asked_to_load(fake, entry("ready"))
+    unknown = "there is no model named 'x'; GET /v1/models lists them all."
+    fake.answers("POST", "/models/load", {"model": "tiny", "state": "ready"}, refusal(404, unknown, "model_not_found"))
+    done = corral("load", "tiny", "x")
+    assert done.exit_code == 5
+    assert done.stdout == "tiny: ready already\n"
+    assert "`corral ps --all` lists them all" in done.stderr
+
+
+def test_the_bar_of_a_load_never_goes_back_while_the_file_comes() -> None:
+    def fetch(phase: str, done: float, of: float | None, detail: str) -> Any:
+        share = None if of is None else done / of
+        return entry(
+            "downloading",
+            progress={"phase": phase, "fraction": share, "done_bytes": done, "total_bytes": of, "detail": detail},
+        )
+
+    looks = [
+        fetch("downloading", 0, None, ""),
+        fetch("downloading", 1e6, 2e6, "part 1 of 2"),
+        fetch("joining", 2e6, 2e6, "part 1 of 2"),
+        fetch("downloading", 0, None, "part 2 of 2"),
+        fetch("joining", 2e6, 2e6, "part 2 of 2"),
+        fetch("verifying", 1e6, 4e6, "model.gguf"),
+        loading(0.25),
+    ]
+    length = Length()
+    assert [length.of(doing(look)) for look in looks] == [None, 0.25, 0.5, 0.5, 1.0, 1.0, 0.25]
 
 
 def test_load_of_several_models_tells_of_each_and_fails_if_one_does(fake: FakeCorral, corral: Corral) -> None:

@@ -54,7 +54,7 @@ def test_everything_is_told_in_plain_text(fake: FakeCorral, corral: Corral) -> N
         "WAITS MODEL PRIORITY KEY FOR REQUEST",
         "12 s chat 0 - a free place on 'chat' r1",
         "",
-        "DEVICE NAME MODELS OTHERS FREE OF",
+        "DEVICE NAME MODELS OTHERS ROOM OF",
         "CUDA0 Card [2] 6.0 GB - - 24.0 GB",
     ]
 
@@ -142,7 +142,9 @@ def test_a_refused_configuration_and_a_stopping_server_are_the_first_to_be_told(
     server = status()["server"] | {"status": "draining", "configuration": configuration}
     lines = plain(status(server=server))
     assert lines[1] == "the server is draining: it takes no new requests"
-    assert lines[2] == "the configuration cannot be used for 60 s, the one before holds: models.yaml:3:1: wrong"
+    assert (
+        lines[2] == "the configuration is invalid since 60 s ago; the one before stays in force: models.yaml:3:1: wrong"
+    )
 
 
 def test_texts_of_a_server_move_no_cursor_and_are_no_markup() -> None:

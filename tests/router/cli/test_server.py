@@ -45,11 +45,16 @@ def test_an_address_for_openai_clients_does_too() -> None:
     assert open_server("http://host:1/v1/").url == "http://host:1"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:18123", "localhost", "my-host.lan:80", "[::1]:99"])
+def test_an_address_needs_no_http_before_it(address: str) -> None:
+    assert open_server(address).url == f"http://{address}".removesuffix(":80")
+
+
 def test_a_password_in_the_address_is_not_shown() -> None:
     assert open_server("http://me:secret@host:1").url == "http://host:1"
 
 
-@pytest.mark.parametrize("address", ["host:8080", "ftp://host", "http://", "http://host:port"])
+@pytest.mark.parametrize("address", ["host", "ftp://host", "http://", "http://host:port"])
 def test_what_is_no_address_is_wrong_usage(address: str) -> None:
     with pytest.raises(CommandFailed, match="no address of a server") as caught:
         open_server(address)

@@ -251,5 +251,5 @@ def test_url_where_nobody_answers_is_told(url: str) -> None:
 
 
 def test_url_that_is_none_is_told_as_that() -> None:
-    _, finding = check_addresses({"CORRAL_PORT": "0", "CORRAL_URL": "localhost:8080"}, "9.9")
-    assert "CORRAL_URL=localhost:8080 is no address" in finding.text
+    _, finding = check_addresses({"CORRAL_PORT": "0", "CORRAL_URL": "ftp://localhost:8080"}, "9.9")
+    assert "CORRAL_URL=ftp://localhost:8080 is no address" in finding.text
