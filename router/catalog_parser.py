@@ -246,7 +246,9 @@ class _Reader:
                 message = "a model of another server has no adapters here: give them to the other server"
                 self._findings.add(found.where, found.place, message)
             elif known:
-                names = ", ".join(f"`{one}`" for one in itertools.islice(known, _MAX_NAMES)) + (", …" if len(known) > _MAX_NAMES else "")
+                names = ", ".join(f"`{one}`" for one in itertools.islice(known, _MAX_NAMES)) + (
+                    ", …" if len(known) > _MAX_NAMES else ""
+                )
                 self._findings.add(found.where, found.place, f"no adapter is named `{name[:80]}`; `loras` has {names}")
             else:
                 self._findings.add(

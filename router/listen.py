@@ -14,6 +14,8 @@ from contextlib import ExitStack
 
 from router.host_guard import is_loopback
 
+_MAX_DIGITS = 9
+"""No count of sockets has more, and Python refuses to read some thousands."""
 FIRST_PASSED_FD = 3
 """Source: sd_listen_fds(3), SD_LISTEN_FDS_START."""
 
@@ -64,6 +66,10 @@ def passed_sockets(environ: MutableMapping[str, str], pid: int | None = None) ->
     count, names = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_FDNAMES", "").split(":")
     if environ.pop("LISTEN_PID", "") != str(os.getpid() if pid is None else pid) or not count.isdecimal():
         return []
+    if len(count) > _MAX_DIGITS:
+        raise CannotListen(
+            f"LISTEN_FDS={count[:40]}… is no number of sockets: whoever starts the server sets it wrongly"
+        )
     passed: list[socket.socket] = []
     with ExitStack() as undo:
         for number in range(int(count)):

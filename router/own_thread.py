@@ -1,7 +1,7 @@
 """One long piece of work in a thread of its own, while the event loop goes on.
 
-Owns the way there and back. For work that may take seconds: asyncio's own threads, which are few and which every request
-may need, stay free, and the end of the process does not wait for it.
+Owns the way there and back. For work that may take seconds: asyncio's own threads, which are few and which every
+request may need, stay free, and the end of the process does not wait for it. Must not know what the work is.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 5.0
 """The status text is at most this old, and is sent only when it has changed."""
+_MAX_DIGITS = 20
+"""So long is a number of 64 bits; Python refuses to read some thousands."""
 _EXTEND_BY_S = 30.0
 """While it stops, each sign of life asks for so much more time: several could be lost."""
 
@@ -39,8 +41,8 @@ class ServiceManager:
         is_for_us = wanted in ("", str(os.getpid() if pid is None else pid))
         self.watchdog_s: float | None = None
         """It restarts a server that gives no sign of life for so long; None = it does not look."""
-        if address and is_for_us and period.isdecimal() and int(period) > 0:
-            self.watchdog_s = int(period) / 1e6
+        if address and is_for_us and period:
+            self.watchdog_s = _seconds(period)
         self._socket = _connect(address)
         self._status = ""
 
@@ -148,6 +150,14 @@ def describe(fleet: FleetSnapshot, num_models: int, refused: str | None) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _seconds(microseconds: str) -> float | None:
+    """Return the watchdog's period; None = none, or one that cannot be meant, which the log tells."""
+    if len(microseconds) <= _MAX_DIGITS and microseconds.isdecimal():
+        return int(microseconds) / 1e6 or None
+    _log.warning("WATCHDOG_USEC=%.40s is no number of microseconds: no signs of life are given", microseconds)
+    return None
 
 
 def _more_time() -> str:

@@ -86,7 +86,9 @@ def view_configuration(reloader: Reloader, *, in_full: bool) -> dict[str, Any]:
         "path": reloader.path.name,  # where it lies is for administrators
         "status": "valid" if refused is None else "invalid",
         "error": None if refused is None else refused.summary if in_full else refused.outline,
-        "problems": [] if refused is None else [problem.to_json() | words for problem in first_problems(refused.problems)],
+        "problems": []
+        if refused is None
+        else [problem.to_json() | words for problem in first_problems(refused.problems)],
         "since": None if refused is None else round(refused.since_s, 3),
         "loaded_at": round(reloader.loaded_at_s, 3),  # two reloads within a second differ
     }

@@ -208,8 +208,8 @@ def start_tracing(environ: Mapping[str, str], version: str) -> Tracing | None:
 def _warn_of_variables(endpoint: str, problem: Exception) -> None:
     text = (
         "no spans are sent to %s: OpenTelemetry does not take what its OTEL_* variables say (%s); requests are served "
-        "as ever. Correct them and start again; OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512 unless it is set, may not be larger "
-        "than OTEL_BSP_MAX_QUEUE_SIZE"
+        "as ever. Correct them and start again; OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512 unless it is set, may not be "
+        "larger than OTEL_BSP_MAX_QUEUE_SIZE"
     )
     _log.warning(text, endpoint, problem)
 

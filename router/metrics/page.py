@@ -5,6 +5,7 @@ Owns what stands around the samples. Must not know which families there are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import orjson
@@ -14,6 +15,22 @@ from router.metrics.families import Family
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json"
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Return whether the header asks for OpenMetrics, and for nothing that is here more than for that.
+
+    Source: RFC 9110, 12.4.2 and 12.5.1.
+    """
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for part in accept.split(","):
+        kind, *parameters = (word.strip().lower() for word in part.split(";"))
+        if kind in weights:
+            weight = next((word.removeprefix("q=") for word in parameters if word.startswith("q=")), "1")
+            is_number = re.fullmatch(r"[01](\.\d{0,3})?", weight, re.ASCII) is not None
+            weights[kind] = max(weights[kind], float(weight) if is_number else 1.0)
+    wish = weights["application/openmetrics-text"]
+    return wish > 0 and wish >= weights["text/plain"]
 
 
 def encode_text(families: Iterable[Family]) -> bytes:

@@ -252,8 +252,7 @@ class RouterMetrics:
 
     def render(self, accept: str | None = None) -> tuple[bytes, str]:
         """Return the page and its `Content-Type`: OpenMetrics if `accept` asks for it, else Prometheus text."""
-        wanted = [part.partition(";")[0].strip().lower() for part in (accept or "").split(",")]
-        if "application/openmetrics-text" in wanted:
+        if page.wants_openmetrics(accept or ""):
             return page.encode_openmetrics(self.families()), page.OPENMETRICS
         return page.encode_text(self.families()), page.TEXT
 

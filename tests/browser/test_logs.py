@@ -172,7 +172,7 @@ def test_a_long_log_that_comes_in_pieces_is_not_doubled(server: RealServer, open
 
 @pytest.mark.parametrize(
     ("model", "status", "told"),
-    [("nobody", 404, "nobody"), ("smollm2", 403, "that needs the scope `admin`"), ("smollm2", 429, "too many")],
+    [("nobody", 404, "nobody"), ("smollm2", 403, "that needs the scope admin"), ("smollm2", 429, "too many")],
 )
 def test_a_log_that_is_refused_says_why_and_can_be_tried_again(
     server: RealServer, open_tab: OpenTab, model: str, status: int, told: str

@@ -90,7 +90,7 @@ async def test_a_second_signal_and_the_end_of_a_drain_cut_off_an_answer_of_anoth
                 await until(lambda: len(far.journal("generating")) % 2 == 0, what="both requests")
                 near.process.send_signal(signal.SIGTERM)
                 if num_signals == 2:
-                    await until(lambda: any("stopping:" in line["message"] for line in near.lines))  # noqa: B023
+                    await until(lambda: any("stopping:" in line["message"] for line in near.lines))
                     near.process.send_signal(signal.SIGTERM)
                 at_s = asyncio.get_running_loop().time()
                 assert error_code((await stream.content.read()).decode()) == "shutting_down"

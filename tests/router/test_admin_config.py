@@ -7,7 +7,6 @@ import errno
 import hashlib
 import logging
 import stat
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -381,66 +380,3 @@ async def test_the_own_page_may_write_and_a_foreign_one_may_not() -> None:
             body = {"text": THREE, "sha256": digest}
             reply = await side.client.put("/admin/config", json=body, headers={"Origin": origin})
             assert reply.status == status, await reply.text()
-
-
-async def test_texts_are_checked_one_after_another_and_the_fifth_is_told_to_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each may keep a core busy for seconds, and asyncio's own threads are needed by everybody."""
-    async with http_side() as side:
-        write(side, TWO)
-        go, names, begun = threading.Event(), [], side.reloader._check
-
-        def slow_check(text: str, old: Any) -> Any:
-            names.append(threading.current_thread().name)
-            go.wait(20)
-            return begun(text, old)
-
-        monkeypatch.setattr(side.reloader, "_check", slow_check)
-        checks = [asyncio.create_task(side.client.post("/admin/config/check", json={"text": TWO})) for _ in range(4)]
-        await until(lambda: side.reloader._num_checks == 4)
-        refused = await side.client.post("/admin/config/check", json={"text": TWO})
-        assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
-        assert names == ["config-check"]
-        go.set()
-        assert [reply.status for reply in await asyncio.gather(*checks)] == [200] * 4
-        assert names == ["config-check"] * 4
-        assert (await side.client.post("/admin/config/check", json={"text": TWO})).status == 200
-
-
-async def test_check_goes_on_alone_when_whoever_wanted_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with http_side() as side:
-        go, running, most, begun = threading.Event(), [], [], side.reloader._check
-
-        def slow_check(text: str, old: Any) -> Any:
-            running.append(text)
-            most.append(len(running))
-            go.wait(20)
-            running.pop()
-            return begun(text, old)
-
-        monkeypatch.setattr(side.reloader, "_check", slow_check)
-        first = asyncio.create_task(side.reloader.check(TWO))
-        await until(lambda: bool(running))
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        second = asyncio.create_task(side.reloader.check(TWO))
-        await until(lambda: side.reloader._check_turn.locked())
-        go.set()
-        assert (await second).problems == ()
-        assert most == [1, 1]
-
-
-async def test_of_very_many_problems_the_first_are_told_and_how_many_more_there_are() -> None:
-    async with http_side(allow_config_edits=True) as side:
-        text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, slotz: 1}}\n" for number in range(1203))
-        told = await (await side.client.post("/admin/config/check", json={"text": text})).json()
-        assert len(told["problems"]) == 201
-        assert told["problems"][199]["line"] == 201
-        assert told["problems"][200]["message"].startswith("and 1003 more")
-        status, reply = await put(side, text, write(side, TWO))
-        assert (status, len(reply["errors"])) == (422, 201)
-        write(side, text)
-        assert len((await (await side.client.post("/admin/reload")).json())["errors"]) == 201
-        assert len((await shown(side))["problems"]) == 201

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.catalog_files import MAX_CATALOG_BYTES, check, load_catalog
-from router.catalog_problems import CatalogError
+from router.catalog_problems import CatalogError, Problem
 from router.fetch.protocol import SourceError
 from router.references import PathReference, Reference
 

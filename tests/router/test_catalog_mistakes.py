@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Any
-
 import pytest
 
 from router.catalog_parser import read_catalog
@@ -392,25 +389,3 @@ def test_what_is_right_can_still_be_read_beside_what_is_wrong() -> None:
     reading = read_catalog("models: {a: a.gguf, b: {model: b.gguf, slots: 0}, c: 7}\n", PATH)
     assert list(reading.catalog.models) == ["a", "b"]
     assert reading.options["b"]["model"].where == "models.b.model"
-
-
-def test_names_are_guessed_once_for_a_mistake_that_is_made_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, guess = [], difflib.get_close_matches
-
-    def counting(word: str, *rest: Any, **named: Any) -> list[str]:
-        asked.append(word)
-        return guess(word, *rest, **named)
-
-    monkeypatch.setattr(difflib, "get_close_matches", counting)
-    text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, slottz: 1}}\n" for number in range(300))
-    found = read_catalog(text, PATH).problems
-    assert [("did you mean `slots`?" in problem.message) for problem in found] == [True] * 300
-    assert len(asked) <= 2
-
-
-def test_after_very_many_problems_keys_are_refused_without_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(difflib, "get_close_matches", lambda word, *_, **__: asked.append(word) or [])
-    text = "models:\n" + "".join(f"  m{number}: {{model: m.gguf, wrong{number}: 1}}\n" for number in range(1500))
-    assert len(read_catalog(text, PATH).problems) == 1500
-    assert len(asked) <= 2000

@@ -237,6 +237,16 @@ def test_serve_on_a_port_in_use_says_so(folder: Path) -> None:
     assert "is in use by another program" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("pss", "did you mean ps?"), ("ls", "did you mean ps?"), ("zzzzz", "`corral --help` lists them all")],
+)
+def test_a_command_that_there_is_not_is_answered_with_the_nearest(folder: Path, typed: str, words: str) -> None:
+    result = corral(typed)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1"])
 def test_serve_refuses_other_addresses_without_keys(host: str) -> None:
     result = corral("serve", "tiny.gguf", "--host", host, "--port", "0")

@@ -126,3 +126,8 @@ def test_exposed_one_of_several_sockets_decides_what_is_asked_of_keys() -> None:
     with closing(near), closing(far):
         assert most_exposed([near, far]) == ("0.0.0.0", far.getsockname()[1])
         assert most_exposed([near]) == ("127.0.0.1", near.getsockname()[1])
+
+
+def test_a_count_of_sockets_that_none_can_be_is_refused_in_words() -> None:
+    with pytest.raises(CannotListen, match=r"LISTEN_FDS=9{40}… is no number of sockets"):
+        passed_sockets({"LISTEN_FDS": "9" * 5000, "LISTEN_PID": str(os.getpid())})

@@ -12,7 +12,7 @@ from router.events import ExitReason, WorkerId
 from router.fleet import Fleet
 from router.metrics import RouterMetrics
 from router.metrics.families import Block, Buckets, Counters, Exemplar, Family, Histograms, Kind, Number, Sample
-from router.metrics.page import encode_json, encode_openmetrics, encode_text
+from router.metrics.page import encode_json, encode_openmetrics, encode_text, wants_openmetrics
 from tests.support.busy_metrics import CHAT, FACTS, make_status
 from tests.support.http_side import make_spec
 from worker.contract import SlotState
@@ -156,3 +156,22 @@ def test_a_page_of_a_thousand_used_models_is_made_in_a_fraction_of_a_second() ->
         metrics.render()
         seconds.append(time.perf_counter() - started_s)
     assert min(seconds) < 0.25, "20 to 30 ms where nothing else runs"
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_wanted"),
+    [
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;q=0", False),
+        ("Application/OpenMetrics-Text; version=1.0.0; q=0.000", False),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1", True),
+        ("text/plain;q=0.9, application/openmetrics-text;q=0.1", False),
+        ("application/openmetrics-text;q=0, application/openmetrics-text;version=0.0.1;q=0.3", True),
+        ("application/openmetrics-text;q=x", True),
+        ("text/plain", False),
+        ("", False),
+        ("*/*", False),
+    ],
+)
+def test_openmetrics_is_for_those_who_want_it_most(accept: str, is_wanted: bool) -> None:
+    assert wants_openmetrics(accept) is is_wanted

@@ -173,10 +173,14 @@ async def test_a_drain_waits_for_what_runs_and_lets_nothing_begin() -> None:
 
 async def test_an_answer_that_is_cut_off_says_why_and_one_that_is_complete_is_left_alone() -> None:
     remotes = Remotes({})
-    with pytest.raises(ShuttingDown, match="cut off"):
+
+    async def answer_for_ever() -> None:
         async with remotes.answer():
             remotes.cut_off()
             await asyncio.Event().wait()
+
+    with pytest.raises(ShuttingDown, match="cut off"):
+        await answer_for_ever()
     async with remotes.answer() as is_complete:
         is_complete()
         remotes.cut_off()

@@ -169,3 +169,14 @@ def test_status_counts_models_and_requests_and_says_what_is_wrong() -> None:
     )
     fleet.handle(ShutdownRequested(25.0), now_s=22.0)
     assert describe(fleet.snapshot(23.0), 2, None) == "stopping: 1 request running"
+
+
+@pytest.mark.parametrize("period", ["9" * 5000, "-5", "x"])
+def test_watchdog_period_that_cannot_be_meant_is_told_and_left_out(
+    hearer: Hearer, caplog: pytest.LogCaptureFixture, period: str
+) -> None:
+    manager = manager_of(hearer, WATCHDOG_USEC=period)
+    assert manager.watchdog_s is None
+    (message,) = caplog.messages
+    assert message == f"WATCHDOG_USEC={period[:40]} is no number of microseconds: no signs of life are given"
+    manager.close()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from router.cli import chat_commands
-from router.cli.chat_input import read_message
+from router.cli.chat_input import quiet_keys, read_message
 from router.cli.conversation import SETTINGS, Conversation
 
 
@@ -118,3 +122,43 @@ def test_an_answer_without_text_that_calls_tools_is_remembered_with_them() -> No
     talk.ask("x")
     talk.answered("", [{"id": "c"}])
     assert talk.messages[-1] == {"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}
+
+
+@pytest.mark.parametrize("end", [None, KeyboardInterrupt, signal.SIGTERM])
+def test_keys_pressed_during_an_answer_do_not_show_and_wait_for_the_prompt(end: object) -> None:
+    ours, theirs = pty.openpty()
+
+    def echoes() -> bool:
+        return bool(termios.tcgetattr(theirs)[3] & termios.ECHO)
+
+    def answer() -> None:
+        with quiet_keys(theirs):
+            assert not echoes()
+            os.write(ours, b"next\n")
+            if end is signal.SIGTERM:
+                signal.raise_signal(signal.SIGTERM)
+            elif end is not None:
+                raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if end is None:
+            answer()
+        else:
+            with pytest.raises((KeyboardInterrupt, SystemExit)):
+                answer()
+        assert echoes(), "the terminal is as it was"
+        assert signal.getsignal(signal.SIGTERM) is handler
+        assert os.read(theirs, 100) == b"next\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_keys_that_come_from_no_terminal_need_nothing() -> None:
+    read, write = os.pipe()
+    with quiet_keys(read):
+        os.write(write, b"x")
+    assert os.read(read, 1) == b"x"
+    os.close(read)
+    os.close(write)

@@ -133,3 +133,23 @@ def test_what_a_terminal_would_obey_is_written_in_escapes(folder: Path) -> None:
     assert "./ü.gguf" in result.stdout
     assert yaml.safe_load(result.stdout)["models"] == {name: {"model": f"./{name}.gguf"} for name in names}
     assert json.loads(run("import", "config.yaml", "--json").stdout)["text"] == result.stdout
+
+
+def test_a_models_yaml_is_told_to_be_one_already(folder: Path) -> None:
+    (folder / "models.yaml").write_text("models: {a: ./a.gguf, b: {model: ./b.gguf}}\n", encoding="utf-8")
+    result = run("import", "models.yaml")
+    assert result.exit_code == 1
+    assert "it is a models.yaml of Corral's already" in result.stderr
+
+
+def test_broken_yaml_is_told_with_its_place_on_one_line(folder: Path) -> None:
+    (folder / "config.yaml").write_text("models:\n  a: {cmd: [\n", encoding="utf-8")
+    (line,) = run("import", "config.yaml").stderr.splitlines()
+    assert "it is no valid YAML (line 3, column 1): " in line
+    assert "<unicode string>" not in line
+
+
+def test_image_input_is_said_to_be_missing_in_plain_words() -> None:
+    result = run("import", "--command", "llama-server -m a.gguf --mmproj p.gguf")
+    assert "--mmproj p.gguf: image input is not available in this release yet" in result.stderr
+    assert "not a key" not in result.stderr

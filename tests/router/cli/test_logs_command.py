@@ -40,6 +40,13 @@ def test_each_line_is_an_object_for_programs(fake: FakeCorral, corral: Corral) -
     assert [json.loads(line) for line in lines] == [{"model": "tiny", "line": "a"}, {"model": "tiny", "line": "b"}]
 
 
+def test_a_line_that_the_server_logs_as_json_is_given_as_it_is(fake: FakeCorral, corral: Corral) -> None:
+    logged = {"level": "info", "message": "listening"}
+    fake.answers("GET", "/admin/logs", as_text(f"{json.dumps(logged)}\n{{broken\n[1]\n"))
+    lines = [json.loads(line) for line in corral("logs", "--json").stdout.splitlines()]
+    assert lines == [logged, {"model": None, "line": "{broken"}, {"model": None, "line": "[1]"}]
+
+
 def test_a_followed_log_that_ends_is_a_server_that_stops(fake: FakeCorral, corral: Corral) -> None:
     fake.answers("GET", "/admin/logs", as_text("last words\n"))
     done = corral("logs", "-f")

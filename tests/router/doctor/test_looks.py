@@ -15,7 +15,7 @@ import pytest
 from router.doctor import installation, machine
 from router.doctor.backend import Build, check_build, explain_failure
 from router.doctor.findings import Level
-from router.doctor.ports import check_address, check_addresses
+from router.doctor.ports import check_address, check_addresses, corral_at
 
 X86 = "processor : 0\nflags : fpu avx avx2 fma f16c avx512f\n\nprocessor : 1\nflags : other\n"
 
@@ -162,13 +162,14 @@ def test_clock_before_the_installation_is_told(tmp_path: Path) -> None:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """A server that says what its class is told."""
+    """A server that says what its class is told; a number is a status."""
 
     said: dict[str, object] = {}  # noqa: RUF012 - set once for all of a test's requests
 
     def do_GET(self) -> None:
-        body = json.dumps(self.said.get(self.path, {})).encode()
-        self.send_response(200)
+        said = self.said.get(self.path, {})
+        body = json.dumps(said).encode()
+        self.send_response(said if isinstance(said, int) else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -253,3 +254,21 @@ def test_url_where_nobody_answers_is_told(url: str) -> None:
 def test_url_that_is_none_is_told_as_that() -> None:
     _, finding = check_addresses({"CORRAL_PORT": "0", "CORRAL_URL": "ftp://localhost:8080"}, "9.9")
     assert "CORRAL_URL=ftp://localhost:8080 is no address" in finding.text
+
+
+def test_server_that_wants_a_key_is_told_to_whoever_has_none(answering: str) -> None:
+    _Answers.said["/v1/models"] = 401
+    environ = {"CORRAL_PORT": answering}
+    (none,) = check_address(environ, "9.9")
+    (wrong,) = check_address(environ | {"CORRAL_API_KEY": "x"}, "9.9")
+    assert (none.level, wrong.level) == (Level.WARN, Level.WARN)
+    assert "wants a key" in none.text
+    assert "is not one of its keys" in wrong.text
+    _Answers.said["/v1/models"] = {"data": []}
+    assert check_address(environ, "9.9")[0].level is Level.OK
+
+
+def test_a_corral_on_a_port_is_known(answering: str) -> None:
+    assert corral_at("0.0.0.0", int(answering)) == "9.9"
+    _Answers.said = {}
+    assert corral_at("127.0.0.1", int(answering)) is None
