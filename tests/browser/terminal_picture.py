@@ -16,7 +16,10 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 COLUMNS = 112
-_PAGE = "<style>body{{margin:0;padding:14px 18px;background:#0c0c0c;color:#d9d9d9}} pre{{margin:0;font-size:14px}}</style>{code}"
+_PAGE = """<style>
+body {{ margin: 0; padding: 14px 18px; background: #0c0c0c; color: #d9d9d9 }}
+pre {{ margin: 0; font-size: 14px }}
+</style>{code}"""
 
 
 class Screen:

@@ -80,9 +80,10 @@ export function createActions({ api, store, announce }, tell) {
     const word = isRunning() ? "Unload" : "Load";
     setText(load, pending.load ? `${word}ing …` : word);
     load.classList.toggle("accent", word === "Load" && !pending.load && obstacle("load") === null);
-    setText(pinWord, model.is_pinned ? "Unpin" : "Pin");
-    setAttr(pin, "aria-pressed", model.is_pinned === true ? "true" : "false");
-    for (const [name, button, label] of [["load", load, `${word} ${model.id}`], ["pin", pin, `Pin ${model.id}`]]) {
+    const pinned = model.is_pinned ? "Unpin" : "Pin";
+    setText(pinWord, pinned);
+    pin.classList.toggle("on", model.is_pinned === true);
+    for (const [name, button, label] of [["load", load, `${word} ${model.id}`], ["pin", pin, `${pinned} ${model.id}`]]) {
       const why = obstacle(name);
       setAttr(button, "aria-label", label);
       setAttr(button, "aria-busy", pending[name] ? "true" : null);
