@@ -102,7 +102,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line_and_put_right(server: RealS
         assert refused.returncode == 1
         checked = corral(server, "check", str(file))
         assert refused.stderr.splitlines()[:-1] == checked.stderr.splitlines()[:-1]
-        assert "the configuration cannot be used" in corral(server, "ps").stdout
+        assert "the one before stays in force" in corral(server, "ps").stdout
     finally:
         file.write_text(right)
     assert corral(server, "reload").stdout == "nothing has changed; 2 models\n"
