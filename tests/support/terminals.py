@@ -18,7 +18,10 @@ WITHIN_S = 60.0
 """For a machine that is busy with other things too."""
 
 _ROOT = Path(__file__).resolve().parents[2]
-_START = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+_START = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 """Makes stdin the terminal that Ctrl-C and new sizes come from."""
 
 
