@@ -130,10 +130,7 @@ def test_the_screen_shows_a_request_while_it_runs(server: RealServer, monkeypatc
     with terminal("ps", "--watch", columns=120) as shown:
         shown.wait_for("q quits")
         for _ in range(20):  # the screen is drawn once a second, and an answer may be over sooner
-            fields = ("max_tokens=64", "ignore_eos=true")
-            asked = corral(
-                server, "chat", "small", "Tell me a story.", *(part for one in fields for part in ("--set", one))
-            )
+            asked = corral(server, "chat", "small", "Tell me a very long story.", "--set", "max_tokens=64")
             assert asked.returncode == 0
             if b"generating" in shown.seen:
                 break
