@@ -119,9 +119,8 @@ class Server:
 
         Raises: CommandFailed, also while reading.
         """
-        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
-            self._expect(response, "text/plain", "text")
-            yield split_lines(response.iter_bytes())
+        with self._pieces(method, path, query, body, max_silence_s, "text/plain", "text") as pieces:
+            yield split_lines(pieces)
 
     @contextmanager
     def events(
@@ -134,14 +133,25 @@ class Server:
         max_silence_s: float | None = None,
     ) -> Iterator[Iterator[Event]]:
         """Give server-sent events as they come; `[DONE]` ends them. Raises: CommandFailed, also while reading."""
-        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
-            self._expect(response, "text/event-stream", "events")
-            yield read_events(split_lines(response.iter_bytes()))
+        with self._pieces(method, path, query, body, max_silence_s, "text/event-stream", "events") as pieces:
+            yield read_events(split_lines(pieces))
 
-    def _expect(self, response: httpx.Response, content_type: str, words: str) -> None:
-        """Raises: CommandFailed for a page of somebody else's, which would be taken for lines."""
-        if not response.headers.get("content-type", "").startswith(content_type):
-            raise no_corral(self.url, f"it sent something else than {words}")
+    @contextmanager
+    def _pieces(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+        max_silence_s: float | None,
+        content_type: str,
+        words: str,
+    ) -> Iterator[Iterator[bytes]]:
+        """Give the bytes of an answer as they come. Raises: CommandFailed, for a page of somebody else's, too."""
+        with self._answers(), self._open(method, path, query, body, max_silence_s) as response:
+            if not response.headers.get("content-type", "").startswith(content_type):
+                raise no_corral(self.url, f"it sent something else than {words}")
+            yield response.iter_bytes()
 
     @contextmanager
     def _open(

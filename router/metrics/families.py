@@ -8,6 +8,7 @@ must not hold up the event loop. Must not know which families there are, or any 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Sample(NamedTuple):
     exemplar: Exemplar | None = None
 
 
-class Block:
+class Block(ABC):
     """The samples of one family with the same labels."""
 
     __slots__ = ("_json", "_openmetrics", "_text", "labels", "name")
@@ -57,9 +58,9 @@ class Block:
         self._openmetrics: bytes | None = None
         self._json: bytes | None = None
 
+    @abstractmethod
     def samples(self) -> Iterator[Sample]:
         """Yield all of them, in the order of the page."""
-        raise NotImplementedError
 
     def changed(self) -> None:
         """Numbers have changed: what was written of them is no longer true."""

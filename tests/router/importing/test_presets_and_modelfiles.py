@@ -117,7 +117,7 @@ def test_what_a_modelfile_says_beyond_that_is_noted(word: str) -> None:
         ("hf.co/owner/repo:Q8_0", "hf:owner/repo:Q8_0"),
         ("hf.co/owner/repo:latest", "hf:owner/repo:Q4_K_M"),
         ("huggingface.co/owner/repo", "hf:owner/repo:Q4_K_M"),
-        ("/root/.ollama/models/blobs/sha256-12", "/root/.ollama/models/blobs/sha256-12"),
+        ("/usr/share/ollama/blobs/sha256-12", "/usr/share/ollama/blobs/sha256-12"),
         ("llama3.2", None),
     ],
 )
