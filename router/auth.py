@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from router.catalog import KeySpec
+from router.api_keys import KeyLimits, KeySpec
 from router.errors import Forbidden, Unauthorized
 from router.settings import RouterSettings
 
@@ -45,6 +45,7 @@ class Grant:
     scopes: frozenset[Scope]
     priority: int = 0
     """Added to that of each of its requests."""
+    limits: KeyLimits = KeyLimits()
     owner: str | None = field(default=None, compare=False, repr=False)
     """Tells apart the keys themselves, those of one id as well: a digest. None = there are no keys."""
 
@@ -135,7 +136,7 @@ def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Ma
         ]
     for spec in keys:
         scopes = frozenset(Scope(scope) for scope in spec.scopes)
-        grant = Grant(spec.id, scopes, spec.priority)
+        grant = Grant(spec.id, scopes, spec.priority, spec.limits)
         entries += [(digest, grant) for digest in _spec_digests(spec, environ)]
     return KeyRing(entries)
 

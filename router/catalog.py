@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from router.answer_limits import unforced, unsaid
+from router.api_keys import KeySpec
 from router.errors import BadRequest, ModelNotFound
 from router.events import FleetLimits, ModelPolicy
 from router.name_patterns import WILDCARD, NamePatterns
 from worker.contract import EngineOptions
-
-SCOPES = ("inference", "metrics", "admin")
-"""What an API key may be allowed to do."""
 
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
@@ -271,19 +269,12 @@ class Limits:
     max_wait_s: float = 30.0
     """How long a busy model may keep another one waiting before it must drain."""
     max_body_bytes: int = 64 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpec:
-    """An API key: where its secret comes from (exactly one of three) and what it may do."""
-
-    id: str
-    env: str | None = None
-    file: Path | None = None
-    sha256: str | None = None
-    priority: int = 0
-    """Of its requests, before their own; may be above 0."""
-    scopes: frozenset[str] = frozenset({"inference"})
+    max_resumes: int = 2
+    """How often in a row an answer goes on elsewhere without a new token when its worker dies; 0 = never."""
+    resume_timeout_s: float = 300.0
+    """How long such an answer waits for another worker."""
+    max_resume_bytes: int = 256 * 2**20
+    """What is kept of all running requests together, so that they can go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, KeySpec, Limits, ModelSpec
+from router.api_keys import KeySpec
+from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, Limits, ModelSpec
 from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS
 from router.catalog_models import build_spec, canonical, check_remote, merge
 from router.catalog_problems import Problem

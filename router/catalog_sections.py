@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from router.catalog import SCOPES, DeviceSpec, KeySpec, Limits
+from router.api_keys import SCOPES, KeySpec
+from router.catalog import DeviceSpec, Limits
 from router.catalog_keys import MAX_BYTES, MAX_SECONDS, SECONDS, Key, table
 from router.catalog_kinds import Choice, Digest, FilePath, Number, Size, Texts, Variable, Whole
 
@@ -37,6 +38,25 @@ LIMIT_KEYS: Mapping[str, Key] = table(
         Size(1024, 2**32),
         "Largest request body.",
         _LIMITS["max_body_bytes"],
+    ),
+    Key(
+        "max_resumes",
+        Whole(0, 100),
+        "How often in a row a running answer goes on with another worker without a new token when its worker dies; "
+        "0 = never.",
+        _LIMITS["max_resumes"],
+    ),
+    Key(
+        "resume_timeout_s",
+        Number(1, MAX_SECONDS, hint=SECONDS),
+        "Seconds that such an answer waits for another worker.",
+        _LIMITS["resume_timeout_s"],
+    ),
+    Key(
+        "max_resume_bytes",
+        Size(0, 2**40),
+        "Memory for what is kept of all running requests together so that they can go on with another worker.",
+        _LIMITS["max_resume_bytes"],
     ),
 )
 

@@ -22,7 +22,7 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        answer_limits catalog catalog_problems cors device doctor errors events file_names importing
+        answer_limits api_keys catalog catalog_problems cors device doctor errors events file_names importing
         name_patterns references router settings tensor_sums version yaml_lines metrics.families
         metrics.page router.fetch router.fetch.protocol
     """,

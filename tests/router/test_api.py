@@ -10,7 +10,8 @@ from openai.types import Model
 
 from router.app import all_routes
 from router.auth import load_key_ring
-from router.catalog import AliasSpec, KeySpec, RequestRules
+from router.api_keys import KeySpec
+from router.catalog import AliasSpec, RequestRules
 from router.events import ExitReason, WorkerExit
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.auth import ALL_SCOPES, KeyProblem, KeyRing, Scope, load_key_ring
-from router.catalog import KeySpec
+from router.api_keys import KeySpec
 from router.errors import Forbidden, Unauthorized
 from router.settings import RouterSettings
 

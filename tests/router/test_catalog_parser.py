@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.catalog import AliasSpec, Hooks, KeySpec, Limits, ModelSpec, RequestRules
+from router.api_keys import KeySpec
+from router.catalog import AliasSpec, Hooks, Limits, ModelSpec, RequestRules
 from router.catalog_keys import MODEL_KEYS
 from tests.support.catalogs import model, parse, problems
 from worker.contract import EngineOptions

@@ -94,7 +94,7 @@ def check_every_name_of_a_model_reaches_it_and_is_told_back() -> None:
 
 def check_a_stream_says_the_same() -> None:
     *pieces, last = chat(stream=True)
-    assert len(pieces) > 1
+    assert pieces  # how many is up to the clock: what a busy client has not read yet comes in one piece
     assert all(piece.done is False and piece.message.role == "assistant" for piece in pieces)
     assert "".join(piece.message.content for piece in [*pieces, last]) == chat().message.content
     require_figures(last)

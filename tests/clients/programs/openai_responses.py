@@ -75,7 +75,7 @@ def check_a_stream_is_what_the_types_say() -> None:
         "response.output_item.done",
         "response.incomplete",
     ]
-    assert len(deltas) > 1
+    assert deltas  # how many is up to the clock
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == ask().output_text
     last = events[-1]

@@ -71,7 +71,7 @@ def check_a_stream_of_a_call_adds_up_to_the_same() -> None:
     assert [piece.index for piece in pieces] == [0] * len(pieces)
     assert [piece.function.name for piece in pieces if piece.id] == [whole.name]
     arguments = [piece.function.arguments for piece in pieces if piece.function.arguments]
-    assert len(arguments) > 1
+    assert arguments  # in how many pieces is up to the clock
     assert "".join(arguments) == whole.arguments
     assert [choice.finish_reason for choice in chunks[-1].choices] == ["tool_calls"]
 
