@@ -39,6 +39,7 @@ from worker.api.pooled import PooledJob, PooledReply, check_can_generate
 from worker.api.rerank import RerankFields, read_rerank
 from worker.api.responses_fields import CountFields, ResponsesFields
 from worker.api.served import Envelope, Job, ReadyJob, ServedModel
+from worker.api.slot_actions import SlotFields, SlotJob, SlotReply, read_slot_action
 from worker.api.stream import ReadyReply, Reply, failure
 from worker.api.tokens import (
     ApplyTemplateFields,
@@ -50,10 +51,10 @@ from worker.api.tokens import (
 )
 from worker.api.usage import Totals
 from worker.contract import FRAMES_CONTENT_TYPE, Header, default_max_leases
-from worker.errors import RequestError, UnforeseenFault
+from worker.errors import CannotResume, RequestError, UnforeseenFault
 
-AnyJob = Job | PooledJob | ReadyJob
-AnyReply = Reply | PooledReply | ReadyReply
+AnyJob = Job | PooledJob | ReadyJob | SlotJob
+AnyReply = Reply | PooledReply | ReadyReply | SlotReply
 Read = Callable[[ServedModel, bytes, Envelope], AnyJob]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -102,6 +103,7 @@ ROUTES = (
     Route("/tokenize", read_tokenize, TokenizeFields, generates=False),
     Route("/detokenize", read_detokenize, DetokenizeFields, generates=False),
     Route("/apply-template", read_apply_template, ApplyTemplateFields, generates=False),
+    Route("/slots", read_slot_action, SlotFields, generates=False),
 )
 
 
@@ -159,12 +161,14 @@ def _answering(model: ServedModel, gate: Gate, route: Route, readers: ThreadPool
                 body = await request.read()
                 if route.generates:
                     check_can_generate(model)
-                envelope, body = Envelope.from_headers(request.headers).with_history(body)
+                envelope, body = Envelope.from_headers(request.headers).unpacked(body)
                 # Templates and tokenizers take milliseconds for each kilobyte: other replies go on meanwhile.
                 job = await asyncio.get_running_loop().run_in_executor(readers, route.read, model, body, envelope)
                 if isinstance(job, Job) and job.is_stream:
                     response.headers[Header.CONTENT_TYPE] = job.stream_type
-                reply = _reply(model, job, write)
+                reply = _reply(model, job, write, envelope)
+                if isinstance(reply, Reply) and model.identity:
+                    response.headers[Header.RESUME] = model.identity
                 # The router learns that its request is being worked on: it forgets the body and sends it nowhere else.
                 await response.prepare(request)
                 await reply.run()
@@ -183,14 +187,24 @@ def _answering(model: ServedModel, gate: Gate, route: Route, readers: ThreadPool
     return handle
 
 
-def _reply(model: ServedModel, job: AnyJob, write: Callable[[bytes], Awaitable[None]]) -> AnyReply:
+def _reply(
+    model: ServedModel, job: AnyJob, write: Callable[[bytes], Awaitable[None]], envelope: Envelope
+) -> AnyReply:
+    """Return what answers. Raises: CannotResume when it cannot go on with what another worker has begun."""
     match job:
         case Job():
-            return Reply(model, job, write)
+            if envelope.earlier and envelope.earlier_identity != model.identity:
+                raise CannotResume(
+                    "The model or its options have changed since this answer began, so that it cannot go on. "
+                    "Please ask again."
+                )
+            return Reply(model, job, write, earlier=envelope.earlier)
         case PooledJob():
             return PooledReply(model, job, write)
         case ReadyJob():
             return ReadyReply(job, write)
+        case SlotJob():
+            return SlotReply(model, job, write)
         case _:
             assert_never(job)
 

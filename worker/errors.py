@@ -9,9 +9,9 @@
     ├── GenerationFailed         500  engine_error
     │   ├── EngineGone           503  engine_stopped
     │   └── UnforeseenFault      500  engine_error
+    ├── CannotResume             503  cannot_resume
     ├── GrammarsMissing          503  grammars_unavailable
-    ├── WorkerDraining           503  worker_draining
-    └── NotAvailableYet          501  not_available_yet
+    └── WorkerDraining           503  worker_draining
 
 Owns status, code and the field to blame; the router puts them in the dialect's JSON. What is wrong with messages is in
 `chat/errors.py`, what a dialect says in its own words stands with it. Errors of the engine itself live with the engine.
@@ -115,6 +115,15 @@ class UnforeseenFault(GenerationFailed):
         )
 
 
+class CannotResume(RequestError):
+    """An answer that another worker began cannot go on here: the router ends it with an error."""
+
+    status = 503
+    code = "cannot_resume"
+    retry_after_s = 1.0
+    outcome = "error"
+
+
 class GrammarsMissing(RequestError):
     """Answers cannot be held to anything now: the process that tries grammars out cannot be started."""
 
@@ -130,10 +139,3 @@ class WorkerDraining(RequestError):
     status = 503
     code = "worker_draining"
     retry_after_s = 1.0
-
-
-class NotAvailableYet(RequestError):
-    """Something that the router may ask of a later release."""
-
-    status = 501
-    code = "not_available_yet"

@@ -181,6 +181,7 @@ class Life:
         from worker.engine.engine import Engine
         from worker.engine.pair_prompt import pair_prompt
         from worker.engine.pooling import Pooling
+        from worker.engine.saved_slots import saved_slots_of
 
         spec, backend = self._spec, loaded.backend
         self._loaded = loaded
@@ -198,6 +199,9 @@ class Life:
         embedder = self._embedder = Embedder(
             engine, backend.pooled, target_gap_ms=spec.engine.itl_target_ms, on_failure=self._on_engine_failure
         )
+        saved_slots = saved_slots_of(
+            engine, loaded.prompts, can_share=backend.can_share, disk_bytes=spec.engine.prompt_cache_disk_bytes
+        )
         gate = self._gate = Gate(self._reporter.nudge)
         model = ServedModel(
             name=spec.model,
@@ -212,7 +216,9 @@ class Life:
             max_tokens=spec.max_tokens,
             loras=spec.engine.loras,
             embedder=embedder,
+            saved_slots=saved_slots if backend.facts.can_generate else None,
             speech=loaded.speech,
+            identity=loaded.identity,
             pair_prompt=pair_prompt(backend.vocabulary) if backend.pooled.shape.pooling is Pooling.RANK else None,
         )
         self._has_template = loaded.template is not None

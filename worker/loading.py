@@ -5,6 +5,8 @@ Runs in a thread of its own, beside which the event loop imports the HTTP side. 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -46,6 +48,8 @@ class Loaded:
     """What a calibration would measure; None = nothing is to be measured."""
     prompts: PromptFolder | None = None
     """Finished prompts on the disk; None = none are kept there."""
+    identity: str = ""
+    """See `ServedModel`."""
 
     @property
     def device_bytes(self) -> dict[str, dict[str, int]]:
@@ -111,7 +115,21 @@ def load(spec: LaunchSpec, on_progress: OnProgress) -> Loaded:
         {name: round(s, 4) for name, s in seconds.items()},
         subject,
         prompts,
+        _identity(spec),
     )
+
+
+def _identity(spec: LaunchSpec) -> str:
+    """Return a digest of all that the text of an answer depends on; "" if a file of the model has gone."""
+    from worker.engine.llama_probe import library_version
+    from worker.engine.prompt_format import subject_of
+
+    try:
+        subject = subject_of(spec.model_path, spec.engine, flash_attn="", library=library_version())
+    except OSError:
+        return ""
+    text_side = [spec.chat_template, spec.chat_template_kwargs, spec.drop_billing_header, spec.max_tokens]
+    return hashlib.sha256(json.dumps([subject, *text_side], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _open_prompts(spec: LaunchSpec, backend: LlamaBackend | EncoderBackend) -> PromptFolder | None:

@@ -131,6 +131,7 @@ class FakeBackend:
         self.is_closed = False
         self.num_interrupts = 0
         self.bytes_per_token = 0
+        self.window = 0
         self.blobs: dict[int, list[int]] = {}
         self.num_restored = 0
         self.fails_to_restore = False
@@ -226,6 +227,13 @@ class FakeBackend:
 
     def num_cached(self, seq_id: int) -> int:
         return len(self._rows.get(seq_id, ()))
+
+    def first_cached(self, seq_id: int) -> int:
+        return 0 if self._rows.get(seq_id) else -1
+
+    def tokens_in(self, seq_id: int) -> list[int]:
+        """Return the tokens in the cells of the sequence, whatever adapters they were computed with."""
+        return [token % 2**20 for token in self.tokens_of(seq_id)]
 
     def set_threads(self, num_threads: int) -> None:
         self.num_threads = num_threads

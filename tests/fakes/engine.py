@@ -127,6 +127,18 @@ class Script:
     error: str | None = None
 
 
+def _behind(script: Script, earlier: Sequence[int]) -> Script:
+    """Return what is left of a script when so much of it has been told."""
+    left, steps = list(earlier), list(script.steps)
+    while left:
+        step = list(steps.pop(0))
+        assert left[: len(step)] == step[: len(left)], "the answer that goes on is not the one of this script"
+        if len(step) > len(left):
+            steps.insert(0, step[len(left) :])
+        del left[: len(step)]
+    return replace(script, steps=steps or [()])
+
+
 NOTHING = Script([()], FinishReason.LENGTH)
 """What a request for no token gets."""
 
@@ -139,6 +151,8 @@ class FakeEngine:
     facts: ModelFacts = field(default_factory=make_facts)
     answers: list[Script] = field(default_factory=list)
     """Played in order of submission; the last one again and again. Empty = the test steps by hand."""
+    is_by_choice: bool = False
+    """... or by the request's own choice."""
     num_cached: list[int] = field(default_factory=lambda: [0])
     """Cached prompt tokens that each request reports; the last one again and again."""
     requests: dict[RequestId, GenerationRequest] = field(default_factory=dict)
@@ -170,7 +184,11 @@ class FakeEngine:
         self._sinks[request_id] = sink
         self._generated[request_id] = 0
         if self.answers:
-            script = self.answers[min(request_id, len(self.answers)) - 1]
+            place = request.sampling.choice if self.is_by_choice else request_id - 1
+            script = self.answers[min(place, len(self.answers) - 1)]
+            if request.earlier is not None:
+                self._generated[request_id] = len(request.earlier.tokens)
+                script = _behind(script, request.earlier.tokens)
             self._play(request_id, script if request.max_tokens else NOTHING, 0)
         self._wake()
         return request_id

@@ -95,8 +95,14 @@ class Run:
         return b"".join(frame.payload for frame in self.frames if frame.type is FrameType.DATA).decode()
 
     @property
-    def resumes(self) -> list[dict[str, Any]]:
+    def resumes(self) -> list[list[dict[str, Any]]]:
+        """The steps that were told, each with what it brought for each choice."""
         return [json.loads(frame.payload) for frame in self.frames if frame.type is FrameType.RESUME]
+
+    @property
+    def told_tokens(self) -> list[list[int]]:
+        """Of the steps of a reply with one choice."""
+        return [step[0].get("token_ids", []) for step in self.resumes]
 
     @property
     def end(self) -> dict[str, Any]:

@@ -67,23 +67,39 @@ class World(Books):
     # --- what a test does --------------------------------------------------------------------------------
 
     def request(
-        self, model: str, *, priority: int = 0, key_id: str | None = None, keep_alive_s: float | None = None
+        self,
+        model: str,
+        *,
+        priority: int = 0,
+        key_id: str | None = None,
+        keep_alive_s: float | None = None,
+        weight: float = 1.0,
     ) -> Request:
         """Return a request for `model` that has just been made."""
         lease_id = LeaseId(len(self.requests) + 1)
-        made = Request(lease_id, model, priority, key_id, self.now_s, keep_alive_s)
+        made = Request(lease_id, model, priority, key_id, self.now_s, keep_alive_s, weight)
         self.requests[lease_id] = self.open[lease_id] = made
-        self.send(LeaseRequested(lease_id, model, priority, key_id, keep_alive_s=keep_alive_s))
+        if self._may_wait(made):
+            self.shares.arrive(made)
+        self.send(LeaseRequested(lease_id, model, priority, key_id, keep_alive_s=keep_alive_s, weight=weight))
         return made
 
-    def release(self, lease_id: LeaseId) -> None:
-        """The client of this lease is gone."""
+    def _may_wait(self, made: Request) -> bool:
+        """Return whether it comes into the line at all: one of a model that is being removed leaves it at once."""
+        policy = self.models.get(made.model)
+        if policy is None:
+            return bool(self.of(made.model))
+        num_waiting = sum(other.model == made.model for other in self.with_fate(Fate.QUEUED)) - 1
+        return policy.max_queue <= 0 or num_waiting < policy.max_queue
+
+    def release(self, lease_id: LeaseId, tokens: int | None = None) -> None:
+        """The client of this lease is gone; what it was given had so many tokens."""
         request = self.open.pop(lease_id, None)
         if request is not None:
             if request.worker in self.processes:
                 self.processes[request.worker].last_used_s = self.now_s
             request.fate = Fate.RELEASED
-        self.send(LeaseReleased(lease_id))
+        self.send(LeaseReleased(lease_id, tokens))
 
     def crash(self, worker: WorkerId) -> None:
         """The process dies now."""
@@ -299,8 +315,8 @@ class World(Books):
 
     def _deliver(self, event: Event) -> None:
         match event:
-            case LeaseReleased(lease_id):
-                self.release(lease_id)
+            case LeaseReleased(lease_id, tokens):
+                self.release(lease_id, tokens)
             case (
                 WorkerStarted(worker)
                 | WorkerProgressed(worker)

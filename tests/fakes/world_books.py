@@ -17,6 +17,7 @@ from router.events import (
     FleetLimits,
     KeepAliveSet,
     LeaseId,
+    LeaseReleased,
     ModelPolicy,
     ModelSized,
     PinSet,
@@ -30,6 +31,7 @@ from router.events import (
     WorkerStarted,
 )
 from tests.fakes.world_parts import Behaviour, Fate, Process, Request
+from tests.fakes.world_shares import WorldShares
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Books:
     """Models that failed to load with their present configuration."""
     pin_orders: dict[str, bool | None] = field(default_factory=dict)
     """What the operator has said last of each model that is there."""
+    shares: WorldShares = field(default_factory=WorldShares)
     known: dict[str, Footprint] = field(default_factory=dict)
     """What the fleet has been told last."""
 
@@ -171,10 +174,11 @@ class Books:
         leases = self.leases_on(worker)
         assert len(leases) < process.behaviour.max_leases, "a worker is leased too often"
         granted = [other for other in self.with_fate(Fate.GRANTED) if other.model == request.model]
-        shares = Counter(lease.key_id for lease in granted if lease.worker in self.processes)
+        num_running = Counter(lease.key_id for lease in granted if lease.worker in self.processes)
         waiting = [other for other in self.with_fate(Fate.QUEUED) if other.model == request.model]
-        first = min(waiting, key=lambda other: (-other.priority, shares[other.key_id]))
+        first = min(waiting, key=lambda one: (-one.priority, self.shares.had(one), num_running[one.key_id]))
         assert request is first, "somebody else comes first"
+        self.shares.grant(request)
         request.fate, request.worker, request.ended_s = Fate.GRANTED, worker, self.now_s
         process.last_used_s = self.now_s
         if request.keep_alive_s is not None:
@@ -206,6 +210,7 @@ class Books:
                     needed = self.known[request.model].cpu_bytes
                     assert needed > known["CPU"].usable_bytes, "it would fit"
         assert refusal.detail.endswith("."), "a refusal is a sentence"
+        self.shares.end(request.lease_id, None)
         del self.open[request.lease_id]
         request.fate, request.refusal, request.ended_s = Fate.REFUSED, refusal, self.now_s
 
@@ -252,6 +257,8 @@ class Books:
                     process.last_used_s = self.now_s
                     self.wished.discard(worker.model)
                     self.failed.discard(worker.model)
+            case LeaseReleased(lease_id, tokens):
+                self.shares.end(lease_id, tokens)
             case ModelSized(model, footprint):
                 self.known[model] = footprint
             case KeepAliveSet(model, keep_alive_s):
@@ -265,6 +272,8 @@ class Books:
                 if process.is_ready and process.reserved.keys() == {"CPU"}:
                     process.reserved = {"CPU": footprint.cpu_bytes}
             case WorkerExited(worker, exit_) if worker in self.processes:
+                for request in self.leases_on(worker):
+                    self.shares.end(request.lease_id, None)
                 del self.processes[worker]
                 if exit_.reason not in (ExitReason.STOPPED, ExitReason.NO_ROOM):
                     self.failed.add(worker.model)

@@ -74,6 +74,7 @@ class Request:
     key_id: str | None
     since_s: float
     keep_alive_s: float | None = None
+    weight: float = 1.0
     fate: Fate = Fate.QUEUED
     ended_s: float | None = None
     worker: WorkerId | None = None

@@ -51,7 +51,6 @@ class Choice:
         """The text of the arguments of each call, in pieces."""
         self._num_reasoning = 0
         self._untold: list[int] = []
-        self._uncovered: list[int] = []
         self._kept: list[Piece] = []
         self._check = check
         self._checked: list[Delta] = []
@@ -94,7 +93,6 @@ class Choice:
         text = "" if self._is_over_limit else self._text.push(tokens)
         num_new = self._text.num_tokens - num_before
         self._untold += tokens[:num_new]
-        self._uncovered += tokens[:num_new]
         if finish is not None:
             # What is cut off is the beginning of a text that fits: half a character is none.
             text += self._text.flush(drops_unfinished=self._is_held and finish is FinishReason.LENGTH)
@@ -162,13 +160,6 @@ class Choice:
         picks = [*(pick for piece in pieces for pick in piece.picks), *rest.picks]
         deltas = tuple(piece.delta for piece in pieces)
         return Answer(deltas, replace(rest, tokens=tokens, picks=picks), tuple(piece.picks for piece in pieces))
-
-    def take_covered(self) -> list[int]:
-        """Return the tokens, not returned before, that are told completely; none while anything is held back."""
-        if self.finish is None and (self._text.has_held_text or self._picks):
-            return []
-        covered, self._uncovered = self._uncovered, []
-        return covered
 
 
 def _is_object(pieces: Sequence[str]) -> bool:

@@ -63,6 +63,7 @@ def make_requests(
             priority=envelope.priority,
             cache_prompt=fields.cache_prompt is not False,
             cache_salt=envelope.cache_salt,
+            owner=envelope.owner,
             num_logprobs=num_logprobs,
             post_sampling_logprobs=is_post_sampling,
             adapters=adapters,

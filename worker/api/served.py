@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from worker.api.answer_wishes import AnswerPlan
 from worker.api.formatter import Formatter
 from worker.api.loras import AskedLora, read_lora_header
-from worker.api.ports import Embedder, Engine, Vocabulary
+from worker.api.ports import Embedder, Engine, SavedSlots, Vocabulary
 from worker.api.speech import Speech
 from worker.api.text_limits import TextLimits
 from worker.contract import Header, LoraFile
 from worker.engine.grammar import Grammars
 from worker.engine.pair_prompt import PairPrompt
 from worker.engine.request import GenerationRequest
-from worker.errors import NotAvailableYet, RequestError
+from worker.errors import RequestError
 
 if TYPE_CHECKING:  # Jinja is loaded beside the weights, not before them
     from worker.chat.template import ChatTemplate
@@ -51,6 +51,10 @@ class ServedModel:
     """Makes what is pooled of texts: vectors, or a reranker's scores."""
     pair_prompt: PairPrompt | None = None
     """How a reranker reads a question and a document; None = it is none."""
+    identity: str = ""
+    """Tells apart models, options and releases: only one of the same can go on with a reply."""
+    saved_slots: SavedSlots | None = None
+    """Saves, restores and erases slots; None = the model has none."""
     speech: Speech = field(default_factory=Speech)
     """How answers to the model's own chat template are read."""
     grammars: Grammars = field(init=False)
@@ -75,12 +79,20 @@ class Envelope:
     seed: int = 0
     priority: int = 0
     cache_salt: str = ""
+    owner: str = ""
+    """Tells API keys apart; "" = there are none."""
     loras: tuple[AskedLora, ...] = ()
     """Adapters of the alias that was asked for."""
     load_ms: int = 0
     """How long the request has waited for the model to load."""
     num_history_bytes: int = 0
     """Bytes of the body, in front of the client's, that are `history`."""
+    num_earlier_bytes: int = 0
+    """Bytes in front of that, which are `earlier`."""
+    earlier: bytes = b""
+    """The steps of a reply that another worker has begun, as `resuming.py` has them."""
+    earlier_identity: str = ""
+    """That worker's `ServedModel.identity`."""
     history: bytes = b""
     """The items of the conversation that this request goes on with, as its `Formatter.stored` wrote them."""
 
@@ -88,28 +100,31 @@ class Envelope:
     def from_headers(cls, headers: Mapping[str, str]) -> Envelope:
         """Return the envelope; a header that is absent counts as zero or empty.
 
-        Raises: NotAvailableYet when the router wants to have a broken reply continued; RequestError naming a header
-        that is not what it should be.
+        Raises: RequestError naming a header that is not what it should be.
         """
-        if Header.RESUME in headers:
-            raise NotAvailableYet("This worker cannot continue the reply of another one.")
         return cls(
             request_id=headers.get(Header.REQUEST_ID, ""),
             created=_whole_number(headers, Header.CREATED),
             seed=_whole_number(headers, Header.SEED),
             priority=_whole_number(headers, Header.PRIORITY),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
+            owner=headers.get(Header.OWNER, ""),
             loras=read_lora_header(headers[Header.LORA]) if Header.LORA in headers else (),
             load_ms=_whole_number(headers, Header.LOAD_MS),
             num_history_bytes=_whole_number(headers, Header.HISTORY_BYTES),
+            num_earlier_bytes=_whole_number(headers, Header.RESUME),
+            earlier_identity=headers.get(Header.RESUME_OF, ""),
         )
 
-    def with_history(self, body: bytes) -> tuple[Envelope, bytes]:
-        """Return the envelope with the stored conversation that stands in front of the client's body, and the rest."""
-        if not self.num_history_bytes:
+    def unpacked(self, body: bytes) -> tuple[Envelope, bytes]:
+        """Return the envelope with what stands in front of the client's body, and that body."""
+        if not self.num_history_bytes and not self.num_earlier_bytes:
             return self, body
-        num = self.num_history_bytes
-        return replace(self, history=body[:num], num_history_bytes=0), body[num:]
+        start, end = self.num_earlier_bytes, self.num_earlier_bytes + self.num_history_bytes
+        unpacked = replace(
+            self, earlier=body[:start], history=body[start:end], num_earlier_bytes=0, num_history_bytes=0
+        )
+        return unpacked, body[end:]
 
 
 def _whole_number(headers: Mapping[str, str], name: Header) -> int:

@@ -2,6 +2,9 @@
 
 Owns the order of things within a reply. Must not know a dialect, nor HTTP: it is given a formatter and something
 to write to. Runs on the event loop; whichever way it ends, nothing of the request is left in the engine.
+
+Every step of a stream is told once more in a RESUME frame behind its data. A reply that another worker has begun takes
+these steps first, without a word, and goes on from there.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import orjson
@@ -17,18 +21,22 @@ from worker.api.choice import Choice
 from worker.api.formatter import Piece
 from worker.api.logprobs import PickQueue
 from worker.api.marked_pieces import MarkedPieces
+from worker.api.resuming import ChoiceSoFar, read_steps, record_of
 from worker.api.served import Job, ReadyJob, ServedModel
 from worker.api.usage import Totals, add_up
 from worker.contract import FrameType, encode_frame
 from worker.engine.detokenizer import TextStream
 from worker.engine.errors import EngineStopped
-from worker.engine.request import FinishReason, Output, PrefillProgress
+from worker.engine.request import FinishReason, Output, PrefillProgress, RequestId
 from worker.errors import EngineGone, GenerationFailed, RequestError
 
 Write = Callable[[bytes], Awaitable[None]]
 
 FRAME_BYTES = 2**20
 """Of a long reply."""
+
+RECORDED_TOKENS = 32
+"""A reply that is sent whole is recorded whenever it has so many more."""
 
 
 class Inbox:
@@ -54,8 +62,19 @@ class Inbox:
 class Reply:
     """The whole answer to one client request."""
 
-    def __init__(self, model: ServedModel, job: Job, write: Write, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        job: Job,
+        write: Write,
+        clock: Callable[[], float] = time.monotonic,
+        earlier: bytes = b"",
+    ) -> None:
+        """`earlier`: the payloads of all RESUME frames of a reply that goes on here, one a line."""
         self._engine = model.engine
+        self._clock = clock
+        self._earlier = earlier
+        self._num_vocab = model.engine.facts.num_vocab
         self._job = job
         vocabulary = MarkedPieces(model.vocabulary, job.plan.markers) if job.plan.markers else model.vocabulary
         self._write = write
@@ -72,6 +91,11 @@ class Reply:
             )
             for index, request in enumerate(job.requests)
         ]
+        self._began_at_s: dict[int, float] = {}
+        """When the first token of a choice came."""
+        self._num_known = [0] * len(self._choices)
+        """Tokens of choices that come once more although they have been taken."""
+        self._unrecorded: list[tuple[int, Output]] = []
 
     @property
     def totals(self) -> Totals:
@@ -84,9 +108,11 @@ class Reply:
         Raises: RequestError when it could not be started or the engine gave it up; `failure` is then to be written.
         """
         try:
-            self._submit()
+            self._submit(self._take_up())
+            if not self._is_open:  # only the last words were lost
+                await self._write(self._closing())
             while self._is_open:
-                frames = self._step(await self._inbox.take())
+                frames = self._step(self._unknown(await self._inbox.take()))
                 if not self._is_open:
                     frames += self._closing()
                 if frames:
@@ -100,31 +126,74 @@ class Reply:
     def _is_open(self) -> bool:
         return any(one.finish is None for one in self._choices)
 
-    def _submit(self) -> None:
-        for one in self._choices:
+    def _take_up(self) -> list[ChoiceSoFar]:
+        """Stand where another worker has stood; return how far each choice was. Raises: CannotResume."""
+        so_far = [ChoiceSoFar() for _ in self._choices]
+        if not self._earlier:
+            return so_far
+        now_s = self._clock()
+        for step in read_steps(self._earlier, num_choices=len(self._choices), num_vocab=self._num_vocab):
+            for index, output, generation_s in step:
+                so_far[index].add(output, generation_s)
+                self._show(self._choices[index], output)  # the client has it
+        self._earlier = b""
+        for index, one in enumerate(so_far):
+            if one.tokens:
+                self._began_at_s[index] = now_s - one.generation_s
+        return so_far
+
+    def _submit(self, so_far: Sequence[ChoiceSoFar]) -> None:
+        for one, taken in zip(self._choices, so_far, strict=True):
+            if one.finish is not None:
+                continue
+            if one.is_cut:  # its end was clear, and the engine had not said yes yet
+                end = Output(RequestId(0), finish=FinishReason.STOP, timings=taken.earlier.timings)
+                self._inbox.put(one.index, end)
+                continue
+            request = taken.continued(one.request)
+            self._num_known[one.index] = 0 if request.earlier is not None else len(taken.tokens)
             try:
-                one.request_id = self._engine.submit(one.request, partial(self._inbox.put, one.index))
+                one.request_id = self._engine.submit(request, partial(self._inbox.put, one.index))
             except EngineStopped:
                 raise EngineGone("The engine of this model has stopped. Please try again.") from None
             except ValueError as error:
                 raise RequestError(f"This request is impossible for the model: {error}.") from error
 
+    def _unknown(self, outputs: list[tuple[int, Output]]) -> list[tuple[int, Output]]:
+        """Return the outputs without those tokens that the lost worker had told already."""
+        if not any(self._num_known):
+            return outputs
+        left: list[tuple[int, Output]] = []
+        for index, output in outputs:
+            num = min(self._num_known[index], len(output.tokens))
+            self._num_known[index] -= num
+            if num:
+                output = replace(output, tokens=output.tokens[num:], picks=output.picks[num:], progress=None)
+            if output.tokens or output.finish is not None:
+                left.append((index, output))
+        return left
+
     def _step(self, outputs: list[tuple[int, Output]]) -> bytes:
         """Return the frames for what one or more steps of the engine brought."""
-        shown: list[bytes] = []
-        touched: dict[int, Choice] = {}
-        for index, merged in _merge(outputs).items():
-            choice = touched[index] = self._choices[index]
-            shown.append(self._show(choice, merged))
-        data = b"".join(shown)
-        if not self._job.is_stream or not data:
+        merged = _merge(outputs).items()
+        data = b"".join([self._show(self._choices[index], output) for index, output in merged])
+        if self._job.is_stream:
+            frames = encode_frame(FrameType.DATA, data) if data else b""
+            return frames + self._recorded(list(merged)) if merged else frames
+        self._unrecorded += merged
+        if sum(len(output.tokens) for _, output in self._unrecorded) < RECORDED_TOKENS:
             return b""
-        frames = [encode_frame(FrameType.DATA, data)]
-        for index, choice in touched.items():
-            if tokens := choice.take_covered():
-                covered = orjson.dumps({"choice": index, "token_ids": tokens})
-                frames.append(encode_frame(FrameType.RESUME, covered))
-        return b"".join(frames)
+        step, self._unrecorded = list(_merge(self._unrecorded).items()), []
+        return self._recorded(step)
+
+    def _recorded(self, step: Sequence[tuple[int, Output]]) -> bytes:
+        """Return the frame that tells the step to whoever goes on if this worker is lost."""
+        now_s = self._clock()
+        generation_s = {}
+        for index, output in step:
+            if output.tokens:
+                generation_s[index] = now_s - self._began_at_s.setdefault(index, now_s)
+        return encode_frame(FrameType.RESUME, record_of(step, generation_s))
 
     def _show(self, choice: Choice, output: Output) -> bytes:
         """Return the dialect's bytes for `output`. Raises: RequestError when the engine gave up."""
@@ -192,6 +261,7 @@ def _join(before: Output, after: Output) -> Output:
         picks=before.picks + after.picks,
         progress=after.progress or before.progress,
         slot=before.slot if after.slot is None else after.slot,
+        sampler_state=after.sampler_state or before.sampler_state,
     )
 
 

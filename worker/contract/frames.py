@@ -24,7 +24,8 @@ class FrameType(StrEnum):
     DATA = "D"
     """Bytes for the client, already in its dialect."""
     RESUME = "R"
-    """JSON `{choice, token_ids, sampler_state?}` that covers exactly the data frames before it."""
+    """JSON `[{choice, token_ids, sampler_state?, ...}, ...]`: the step of the reply that the data frame before it shows.
+    With all of these payloads another worker can go on with the reply."""
     PROGRESS = "P"
     """JSON prefill progress."""
     STORE = "S"
@@ -118,12 +119,18 @@ class Header(StrEnum):
 
     REQUEST_ID = "X-Corral-Request-Id"
     KEY_ID = "X-Corral-Key-Id"
+    OWNER = "X-Corral-Owner"
+    """Tells apart API keys, those of one id as well, and nothing about them."""
     PRIORITY = "X-Corral-Priority"
     CREATED = "X-Corral-Created"
     """Unix seconds at which the router accepted the request."""
     SEED = "X-Corral-Seed"
     """Seed to use when the body names none."""
     RESUME = "X-Corral-Resume"
+    """So many bytes in front of everything else are the payloads of the `RESUME` frames of a reply that goes on here,
+    one a line. On the reply: what the worker is that writes such frames; only one of the same name can go on."""
+    RESUME_OF = "X-Corral-Resume-Of"
+    """What the lost worker called itself."""
     CACHE_SALT = "X-Corral-Cache-Salt"
     LORA = "X-Corral-Lora"
     """Adapters of requests that name none, as their field `lora` has them, percent-encoded: those of the alias that was

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from numpy import float32
 from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, Fetch, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
+from worker.engine.cell_check import CellCheck, Recorded
 from worker.engine.constraint import ConstraintFailed
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting, DraftModel
@@ -62,8 +64,13 @@ class Backend(Protocol):
         """Host memory that a saved token takes; 0 = sequences cannot be saved."""
         ...
 
+    @property
+    def window(self) -> int:
+        """Positions that layers with a sliding window look back on; 0 = all layers see everything."""
+        ...
+
     def apply(self, op: KvOp) -> bool:
-        """Perform one KV operation; False if this memory cannot."""
+        """Perform one KV operation; False if this memory cannot, or has not the cells any more."""
         ...
 
     def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
@@ -88,6 +95,10 @@ class Backend(Protocol):
 
     def num_cached(self, seq_id: int) -> int:
         """Return how many tokens of the sequence are in the cache."""
+        ...
+
+    def first_cached(self, seq_id: int) -> int:
+        """Return the first position of which the cache holds all there is; -1 if it holds nothing."""
         ...
 
     def set_threads(self, num_threads: int) -> None:
@@ -125,7 +136,7 @@ class EngineCore:
         self.costs = CostTable()
         self.statistics = Statistics()
         self._clock = clock
-        self._check_cells = check_cells
+        self._cells = CellCheck() if check_cells else None
         self._samplers: dict[RequestId, Sampler] = {}
         self.num_steps = 0
         """Steps that did something: what only turns on the spot is no sign of life."""
@@ -189,25 +200,42 @@ class EngineCore:
             self.num_steps += 1
         if not self._perform(plan.before):
             return []
+        if self._cells is not None:
+            self.check_cells()
         if not plan.chunks:
             return []
         result = self._forward(plan)
+        if self._cells is not None:
+            slots = self.scheduler.slots
+            keys = {slot.id: slot.sequence.cache_key for slot in slots if slot.sequence is not None}
+            self._cells.passed(plan.chunks, keys, result)
         now_s = self._clock()
         outputs = self._without_unsampled(self.scheduler.commit(plan, result, now_s), now_s)
         self.statistics.parked = self.scheduler.num_parked
         self.statistics.demoted, self.statistics.dropped = self.scheduler.kv.num_demoted, self.scheduler.kv.num_dropped
         self.statistics.observe_outputs(outputs, now_s)
+        outputs = [self._with_state(output) for output in outputs]
         for output in outputs:
             if output.finish is not None:
                 self._forget(output.request_id)
-        if self._check_cells:
+        if self._cells is not None:
             self.check_cells()
         return outputs
 
+    def _with_state(self, output: Output) -> Output:
+        sampler = self._samplers.get(output.request_id)
+        if sampler is None or not sampler.state or output.finish is not None:
+            return output
+        return replace(output, sampler_state=sampler.state)
+
     def save_prompts(self, until_s: float) -> None:
         """Finished prompts are on the disk, if that was wanted, as many as can be written by `until_s`."""
-        if self._stored is not None and self._perform(self.scheduler.kv.take_ops()):
+        if self._stored is not None and self.perform():
             self._stored.save(until_s)
+
+    def perform(self, *more: KvOp) -> bool:
+        """Whether all operations that are pending, and then these, could be done: see `_perform`."""
+        return self._perform([*self.scheduler.kv.take_ops(), *more])
 
     def _perform(self, ops: Sequence[KvOp | Fetch]) -> bool:
         """Whether all operations could be done; if not, the scheduler knows what the cache really holds."""
@@ -223,8 +251,18 @@ class EngineCore:
 
     def _apply(self, op: KvOp | Fetch) -> bool:
         if isinstance(op, Fetch):
-            return self._stored is not None and self._stored.fetch(op.blob_id)
-        return self.backend.apply(op)
+            is_done = self._stored is not None and self._stored.fetch(op.blob_id)
+        else:
+            is_done = self.backend.apply(op)
+        if is_done and self._cells is not None:
+            self._cells.applied(op)
+            if isinstance(op, Fetch):
+                self._note_fetched(self._cells, op.blob_id)
+        return is_done
+
+    def _note_fetched(self, cells: CellCheck, blob_id: int) -> None:
+        holder = next((holder for holder in self.scheduler.kv.cache if holder.blob_id == blob_id), None)
+        cells.fetched(blob_id, None if holder is None else holder.tokens, "" if holder is None else holder.salt)
 
     def _without_unsampled(self, outputs: list[Output], now_s: float) -> list[Output]:
         """Return the outputs with an error in place of what no sampler could make."""
@@ -354,13 +392,27 @@ class EngineCore:
                 return
 
     def check_cells(self) -> None:
-        """Assert that the cache holds what the books say. For tests and debugging: asks for every sequence."""
+        """Compare every sequence's recorded tokens with what was done and with what the cache holds.
+
+        For tests and debugging: asks the backend for every sequence. Raises: AssertionError.
+        """
         self.scheduler.check_integrity()
-        if self.scheduler.kv.has_ops:
-            return  # the books are ahead until the next step performs these
-        for seq_id, length in self.scheduler.recorded_lengths().items():
-            actual = self.backend.num_cached(seq_id)
-            assert actual == length, f"sequence {seq_id}: {actual} tokens in the cache, {length} in the books"
+        if self.scheduler.kv.has_ops or self._cells is None:
+            return  # the books are ahead until the next step performs these, and looks then
+        self._cells.compare(self._recorded(), self.backend, can_share=self.scheduler.options.can_share)
+
+    def _recorded(self) -> Iterator[Recorded]:
+        """Yield what the books say of every slot and every kept prefix."""
+        scheduler = self.scheduler
+        for slot in scheduler.slots:
+            if (sequence := slot.sequence) is not None:
+                computed = sequence.tokens[: sequence.num_computed]
+                yield Recorded(slot.id, computed, sequence.cache_key, f"request {sequence.request_id}")
+            elif scheduler.kv.cache.resident(slot.id) is None:
+                yield Recorded(slot.id, np.empty(0, dtype=np.int32), "", "an idle slot")
+        for holder in scheduler.kv.cache:
+            if holder.seq_id is not None:
+                yield Recorded(holder.seq_id, holder.tokens, holder.salt, "a kept prefix")
 
 
 def _why_unsampled(error: Exception) -> str:

@@ -28,6 +28,7 @@ from worker.engine.lane import Lane
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import FinishReason, GenerationRequest, Output, RequestId
 from worker.engine.rule_work import OtherThread
+from worker.engine.slot_state import SlotStates
 from worker.engine.statistics import merged, total
 from worker.engine.vocabulary import Vocabulary
 
@@ -88,6 +89,8 @@ class Engine:
             prompts=prompts,
             beside=self._beside,
         )
+        self.slot_states = SlotStates(self._core, time.monotonic, prompts)
+        """To be used within `call`."""
         self._draft_model = draft_model
         self._lane = Lane(backend, options, clock=time.monotonic, check_cells=check_cells, beside=self._beside)
         self._on_failure = on_failure
@@ -124,7 +127,8 @@ class Engine:
         if self._is_stopping or self._is_failed:
             raise EngineStopped("the engine takes no more requests")
         room = min(self.facts.context, self.facts.kv_cells)
-        if not request.prompt or request.max_tokens < 0 or len(request.prompt) + 1 > room:
+        num_earlier = 0 if request.earlier is None else len(request.earlier.tokens)
+        if not request.prompt or request.max_tokens < num_earlier or len(request.prompt) + num_earlier + 1 > room:
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
         self._end_idle_time()

@@ -16,6 +16,9 @@ RequestId = NewType("RequestId", int)
 """Given by `Engine.submit`; unique within the process."""
 
 
+SamplerState = tuple[float, ...]
+"""What samplers with a memory remember."""
+
 AdapterSet = tuple[tuple[int, float], ...]
 """LoRA adapters in use: (index in the model's list, scale), ordered by index, no scale of 0."""
 
@@ -120,6 +123,17 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """What another worker has done of an answer already."""
+
+    tokens: tuple[int, ...]
+    """The beginning of the answer, at least one."""
+    timings: RequestTimings
+    sampler_state: SamplerState = ()
+    """As the last output with tokens told it."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate. Checked against the engine's facts before it is submitted."""
 
@@ -135,6 +149,8 @@ class GenerationRequest:
     """May reuse tokens that are resident from earlier requests, and leave its own for later ones."""
     cache_salt: str = ""
     """Only requests of equal salt share cached prefixes."""
+    owner: str = ""
+    """Tells apart who may save and erase what it leaves; "" = everybody may."""
     num_logprobs: int | None = None
     """How many of the most likely tokens come with each token of the answer; 0 = only its own; None = nothing."""
     post_sampling_logprobs: bool = False
@@ -155,6 +171,8 @@ class GenerationRequest:
     """Every output has `timings`, not only the first and the last."""
     constraint: MakeConstraint | None = field(default=None, compare=False)
     """Makes what the answer is held to; None = nothing."""
+    earlier: Earlier | None = field(default=None, compare=False)
+    """The answer goes on behind this; None = it begins."""
 
 
 class FinishReason(StrEnum):
@@ -222,3 +240,5 @@ class Output:
     """Set while the prompt is computed, if the request wants it."""
     slot: int | None = None
     """The slot that it runs in; set together with `timings`."""
+    sampler_state: SamplerState = ()
+    """After `tokens`; () if the request's samplers remember nothing."""

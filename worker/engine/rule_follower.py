@@ -21,8 +21,10 @@ T = TypeVar("T")
 class RuleFollower:
     """The constraint of one answer, at the place that is sampled next; `make` is called when it is needed first."""
 
-    def __init__(self, make: MakeConstraint, end_tokens: frozenset[int]) -> None:
+    def __init__(self, make: MakeConstraint, end_tokens: frozenset[int], earlier: Sequence[int] = ()) -> None:
+        """`earlier`: what there is of the answer already."""
         self._make = make
+        self._earlier = earlier
         self._made: Constraint | None = None
         self._ends = end_tokens
         self._end_ids = np.array(sorted(end_tokens), dtype=np.int64)
@@ -108,8 +110,15 @@ class RuleFollower:
     @property
     def _constraint(self) -> Constraint:
         if self._made is None:
-            self._made = self._do(self._make)
+            self._made = self._do(self._make_at_place)
         return self._made
+
+    def _make_at_place(self) -> Constraint:
+        constraint = self._make()
+        for token in self._earlier:
+            constraint.accept(token)
+        self._num_taken = len(self._earlier)
+        return constraint
 
     def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a part of the constraint's work. Raises: ConstraintFailed, from the first failure on for ever."""

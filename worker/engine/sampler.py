@@ -53,7 +53,12 @@ class Sampler:
         self._steps = temperature_step(params) if params.mirostat in (1, 2) else chain(params, infill)
         self._feedback = feedback(params, num_vocab)
         self._before: tuple[int, State] = (-1, ())
-        self._rule = None if request.constraint is None else RuleFollower(request.constraint, end_tokens)
+        earlier = request.earlier
+        if self._feedback is not None and earlier is not None and earlier.sampler_state:
+            self._feedback.state = earlier.sampler_state
+        self._rule = None
+        if request.constraint is not None:
+            self._rule = RuleFollower(request.constraint, end_tokens, () if earlier is None else earlier.tokens)
         self._num_logprobs = request.num_logprobs
         self._is_post_sampling = request.post_sampling_logprobs
 
@@ -61,6 +66,11 @@ class Sampler:
     def rule(self) -> RuleFollower | None:
         """What the answer is held to, if anything."""
         return self._rule
+
+    @property
+    def state(self) -> State:
+        """What it remembers of the tokens that it has picked; () if that is nothing."""
+        return () if self._feedback is None else self._feedback.state
 
     def sample(self, row: Row, tokens: TokenArray, index: int) -> Pick:
         """Return the token to append.

@@ -250,7 +250,7 @@ class Scheduler:
 
     def _advance(self, slot: Slot, sequence: Sequence, picked: tuple[Pick, ...], now_s: float) -> Output:
         """Add sampled tokens to the sequence, up to its end."""
-        is_first = sequence.first_token_at_s is None
+        is_first = sequence.first_token_at_s is None and not sequence.is_continued
         finish: FinishReason | None = None
         added: list[Pick] = []
         for pick in picked:

@@ -6,6 +6,8 @@ keeps the number of its own), cells or text.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from worker.engine.batch import TokenArray
@@ -22,6 +24,10 @@ class Sequence:
         self._tokens = np.empty(self.num_prompt + request.max_tokens, dtype=np.int32)
         self._tokens[: self.num_prompt] = request.prompt
         self.num_tokens = self.num_prompt
+        self._earlier = None if request.earlier is None else request.earlier.timings
+        if request.earlier is not None:
+            self.num_tokens += len(request.earlier.tokens)
+            self._tokens[self.num_prompt : self.num_tokens] = request.earlier.tokens
         self.num_computed = 0
         self.num_cached = 0
         """Tokens of the prompt that were reused when the sequence was first admitted."""
@@ -53,6 +59,11 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether more than the newest token is pending."""
         return self.num_pending > 1 or self.num_generated == 0
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether another worker has begun the answer."""
+        return self._earlier is not None
 
     @property
     def cache_key(self) -> str:
@@ -90,13 +101,22 @@ class Sequence:
         admitted = self.admitted_at_s if self.admitted_at_s is not None else now_s
         first = self.first_token_at_s if self.first_token_at_s is not None else now_s
         last = self.last_token_at_s if self.last_token_at_s is not None else first
+        earlier, num_generated = self._earlier, self.num_generated if num_generated is None else num_generated
+        if earlier is not None:  # that the beginning was computed once more is no part of the answer's time
+            return replace(
+                earlier,
+                generation_s=earlier.generation_s + last - first,
+                generated_tokens=num_generated,
+                drafted_tokens=earlier.drafted_tokens + self.num_drafted,
+                accepted_tokens=earlier.accepted_tokens + self.num_accepted,
+            )
         return RequestTimings(
             queue_s=admitted - self.submitted_at_s,
             prompt_s=first - admitted,
             generation_s=last - first,
             prompt_tokens=self.num_prompt,
             cached_tokens=self.num_cached,
-            generated_tokens=self.num_generated if num_generated is None else num_generated,
+            generated_tokens=num_generated,
             drafted_tokens=self.num_drafted,
             accepted_tokens=self.num_accepted,
         )

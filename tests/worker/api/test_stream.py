@@ -39,11 +39,12 @@ async def test_every_step_is_one_write_with_its_resume_frame_behind_its_data() -
 
 async def test_resume_frames_list_every_token_once_in_order() -> None:
     run = await play(b"ab", b"c", b"d")
-    assert run.resumes == [
-        {"choice": 0, "token_ids": [97, 98]},
-        {"choice": 0, "token_ids": [99]},
-        {"choice": 0, "token_ids": [100]},
+    assert [[(one["choice"], one.get("token_ids", [])) for one in step] for step in run.resumes] == [
+        [(0, [97, 98])],
+        [(0, [99])],
+        [(0, [100])],
     ]
+    assert run.resumes[-1][0]["finish"] == "stop"
 
 
 async def test_the_end_frame_tells_usage_and_timings() -> None:
@@ -54,18 +55,18 @@ async def test_the_end_frame_tells_usage_and_timings() -> None:
     assert run.end["timings"]["prompt_ms"] == 500.0
 
 
-async def test_a_character_is_sent_when_it_is_whole_and_its_tokens_are_covered_only_then() -> None:
+async def test_a_character_is_sent_when_it_is_whole_and_its_tokens_are_told_as_they_come() -> None:
     first, second, third, fourth = "😀".encode()
     run = await play([97, first], [second], [third], [fourth])
     assert run.text == "0<0:a;0:😀;0>stop!;done"
-    assert run.resumes == [{"choice": 0, "token_ids": [97, first, second, third, fourth]}]
+    assert run.told_tokens == [[97, first], [second], [third], [fourth]]
 
 
 async def test_a_character_cut_by_the_limit_becomes_one_replacement_character() -> None:
     whole = "é中".encode()
     run = await play(whole[:2], whole[2:4], finish=LENGTH)
     assert run.text == "0<0:é;0:�;0>length!;done"
-    assert run.resumes[-1] == {"choice": 0, "token_ids": list(whole[2:4])}
+    assert run.told_tokens[-1] == list(whole[2:4])
 
 
 async def test_streamed_pieces_join_to_the_text_of_the_whole_reply() -> None:
@@ -81,7 +82,8 @@ async def test_a_stop_string_over_several_tokens_ends_the_text_before_it_and_is_
     assert run.text == "0<0:KLx;0>stop!;done"
     assert run.engine.finished == [(1, 6)]
     assert run.end["usage"]["completion_tokens"] == 6
-    assert [token for one in run.resumes for token in one["token_ids"]] == list(b"KLxKLM")
+    told = [token for step in run.told_tokens for token in step]
+    assert told[:6] == list(b"KLxKLM")
 
 
 async def test_a_stop_string_inside_one_step_ends_the_engine_s_work_at_once() -> None:
@@ -111,7 +113,7 @@ async def test_a_stop_string_at_the_very_start_gives_an_empty_answer() -> None:
 async def test_an_answer_without_any_token_is_opened_and_closed() -> None:
     run = await play(b"")
     assert run.text == "0<0>stop!;done"
-    assert run.resumes == []
+    assert run.told_tokens == [[]]
 
 
 async def test_each_piece_comes_with_the_picks_of_its_tokens() -> None:
@@ -153,21 +155,7 @@ async def test_picks_of_a_stop_string_come_with_the_text_before_it_if_there_is_s
 async def test_pick_of_a_token_without_text_comes_with_the_next_piece_or_the_end() -> None:
     run = await play(b"a", [IM_START], b"b", [IM_START], num_logprobs=0)
     assert run.text == f"0<0:a[97];0:b[{IM_START}, 98];0>stop![{IM_START}];done"
-    covered = [one["token_ids"] for one in run.resumes]
-    assert covered == [[97], [IM_START, 98], [IM_START]]
-
-
-async def test_a_token_whose_pick_was_not_sent_yet_is_not_covered() -> None:
-    run = Run(FakeEngine(), n=2, num_logprobs=0)
-    task = asyncio.create_task(run.reply.run())
-    await run.engine.submissions(2)
-    run.engine.step({1: [IM_START], 2: b"p"})
-    await settle()
-    assert run.text == "1<1:p[112];"
-    assert run.resumes == [{"choice": 1, "token_ids": [112]}]
-    run.engine.step({1: b"", 2: b""}, finish=STOP)
-    await task
-    assert run.resumes[1:] == [{"choice": 0, "token_ids": [IM_START]}]
+    assert run.told_tokens == [[97], [IM_START], [98], [IM_START]]
 
 
 async def test_picks_of_steps_that_are_sent_as_one_stay_in_order_and_with_their_choice() -> None:
@@ -199,7 +187,8 @@ async def test_choices_of_one_step_share_one_data_frame() -> None:
     await run.engine.submissions(2)
     run.engine.step({1: b"a", 2: b"b"})
     await settle()
-    assert [frame.type for frame in run.writes[0]] == [FrameType.DATA, FrameType.RESUME, FrameType.RESUME]
+    assert [frame.type for frame in run.writes[0]] == [FrameType.DATA, FrameType.RESUME]
+    assert [one["choice"] for one in run.resumes[0]] == [0, 1]
     assert run.text == "0<0:a;1<1:b;"
     run.engine.step({1: b"", 2: b""}, finish=STOP)
     await task
