@@ -29,6 +29,7 @@ _MEANINGS: Mapping[int, str] = {
     401: "The server wants an API key, and this is none of its own.",
     403: "The API key may not do this, or the request came by a foreign name or from a foreign page.",
     404: "There is no such model, whose nearest names the message lists; or no such response or file.",
+    408: "The body did not come in time.",
     409: "The file has been changed since the editing began; nothing has changed.",
     413: "The body is longer than the server's `limits.max_body_bytes`.",
     415: "The body is not declared as JSON.",
@@ -40,7 +41,7 @@ _MEANINGS: Mapping[int, str] = {
     503: "The model cannot be used now; the message says why, `Retry-After` when to come again.",
     507: "No device of this machine can hold the model, or the disk has no room for the file; the message says more.",
 }
-_OF_MODELS = (400, 404, 413, 415, 429, 500, 502, 503, 507)
+_OF_MODELS = (400, 404, 408, 413, 415, 429, 500, 502, 503, 507)
 """What a request to a model may be answered with, beside what it asks for."""
 
 _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
@@ -222,7 +223,7 @@ def _failures(route: Route) -> set[int]:
         return statuses | set(_OF_MODELS)
     path = full_path(route)
     if route.method in WITH_BODIES and OWN_BODIES.get(path) is not None:
-        statuses |= {400, 413, 415, 429}
+        statuses |= {400, 408, 413, 415, 429}
     return statuses | set(_STATUSES.get((route.method, path), ()))
 
 

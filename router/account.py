@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
 from router.errors import NotAvailableYet, QueueTimeout, RequestTimeout, RouterError, ShuttingDown, WorkerDied
 from router.timeline import Timeline
 
@@ -64,7 +66,12 @@ class Account:
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
     """As the worker has measured them, under llama-server's names; empty = nobody has."""
+    prompt_tokens_seen: int = 0
+    answer_tokens_seen: int = 0
+    """As far as they are told before the answer's end, where it is of interest: the request has a key."""
     finish_reasons: tuple[str, ...] = ()
+    num_resumes: int = 0
+    """How often the answer went on with another worker, because its own was lost."""
     status: int = 200
     """As the client saw it; an error inside an open stream leaves 200."""
     outcome: Outcome = Outcome.OK
@@ -84,6 +91,31 @@ class Account:
         if self.first_byte_at_s is None or not self.is_stream:
             return None
         return self.first_byte_at_s - self.accepted_at_s
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of prompt and answer together; None = nobody knows.
+
+        Of an answer that was cut off, what was told before: a lower bound.
+        """
+        told = [count for name in ("prompt_tokens", "completion_tokens") if (count := self._count(name)) is not None]
+        return sum(told) if told else (self.prompt_tokens_seen + self.answer_tokens_seen) or None
+
+    def note_step(self, payload: bytes) -> None:
+        """Count what a step of the answer tells: its client may leave before the end."""
+        if self.key_id is None:
+            return
+        try:
+            for told in orjson.loads(payload):
+                self.answer_tokens_seen += len(told.get("token_ids", ()))
+                if timings := told.get("timings"):
+                    self.prompt_tokens_seen = max(self.prompt_tokens_seen, timings["prompt_tokens"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return  # whoever goes on from the step has to refuse it, not who counts
+
+    def _count(self, name: str) -> int | None:
+        count = self.usage.get(name)
+        return max(0, count) if isinstance(count, int) else None
 
     def note_error(self, error: RouterError) -> None:
         """Record that `error` has ended the request."""
@@ -118,6 +150,7 @@ class Account:
             "total_s": round(now_s - self.accepted_at_s, 3),
             "prompt_tokens": self.usage.get("prompt_tokens"),
             "completion_tokens": self.usage.get("completion_tokens"),
+            "resumes": self.num_resumes or None,
             "finish": ",".join(self.finish_reasons) or None,
         }
         return {name: value for name, value in fields.items() if value is not None}

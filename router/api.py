@@ -6,21 +6,25 @@ Owns which routes there are, and who answers: a worker, another server, or the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from router.anthropic_models import model_info, model_page
-from router.body import check_media_type
+from router.body import BodyShare, check_media_type
 from router.calls import read_call
 from router.candidates import ANY
 from router.dialects import Dialect
 from router.json_reply import json_response
+from router.kept_runs import KEPT_RUNS
 from router.listing import find_model, list_models, list_statuses
 from router.relay import Call, Relay
 from router.remote import RemoteRelay
 from router.routes import Handler, Route, Running, Streaming
+from router.seen import usable_models
 from router.services import SERVICES, Exchange, Services, current_exchange
 
 
@@ -36,43 +40,63 @@ class Shortcut(Protocol):
         ...
 
 
-async def run_model(request: web.Request, shortcut: Shortcut | None = None) -> web.StreamResponse:
-    """Answer with what a worker says to the request. Raises: RouterError, ClientGone."""
+async def run_model(
+    request: web.Request, shortcut: Shortcut | None = None, *, revise: Callable[[Call], None] | None = None
+) -> web.StreamResponse:
+    """Answer with what a worker says to the request. Raises: RouterError, ClientGone.
+
+    `revise` makes of the call what the worker is to be asked; it raises: RouterError. Where the client wants it, the
+    answer is made to its end even if the client does not stay.
+    """
     services, exchange = request.app[SERVICES], current_exchange()
     check_media_type(request)
-    with services.body_memory.share() as share:
+    conversation = request.app[KEPT_RUNS].conversation_of(request)
+    with ExitStack() as resources:
+        share = resources.enter_context(services.body_memory.share())
         if shortcut is None:
             call, _ = await read_call(request, services, exchange, share)
         else:
             call, is_short = await read_call(request, services, exchange, share, shortcut.is_due)
             if is_short:
                 return await shortcut.answer(call, services, exchange)
-        if call.spec.remote is not None:
-            return await RemoteRelay(
-                call,
-                call.spec.remote,
-                exchange.reply,
-                account=exchange.account,
-                remotes=services.remotes,
-                metrics=services.metrics,
-                settings=services.settings,
-                body_share=share,
-            ).run()
-        relay = Relay(
+        if revise is not None:
+            revise(call)
+        work = functools.partial(_ask, call, services, share)
+        if conversation is None:
+            return await work(exchange)
+        return await request.app[KEPT_RUNS].run(request, exchange, conversation, work, resources.pop_all())
+
+
+async def _ask(call: Call, services: Services, share: BodyShare, exchange: Exchange) -> web.StreamResponse:
+    if call.spec.remote is not None:
+        return await RemoteRelay(
             call,
+            call.spec.remote,
             exchange.reply,
             account=exchange.account,
-            supervisor=services.supervisor,
+            remotes=services.remotes,
+            metrics=services.metrics,
             settings=services.settings,
             body_share=share,
-        )
-        return await relay.run()
+        ).run()
+    relay = Relay(
+        call,
+        exchange.reply,
+        account=exchange.account,
+        supervisor=services.supervisor,
+        settings=services.settings,
+        body_share=share,
+        memory=services.resume_memory,
+        quarantine=services.quarantine,
+    )
+    return await relay.run()
 
 
 async def get_models(request: web.Request) -> web.StreamResponse:
     """Answer with every model and every listed alias, whether loaded or not."""
     services = request.app[SERVICES]
-    models = list_models(services.supervisor, services.started_at, services.kept_entries)
+    usable = usable_models(services)
+    models = list_models(services.supervisor, services.started_at, services.kept_entries, usable=usable)
     if current_exchange().dialect is Dialect.ANTHROPIC:
         return json_response(model_page(models, request.query))
     return json_response({"object": "list", "data": models})
@@ -81,14 +105,16 @@ async def get_models(request: web.Request) -> web.StreamResponse:
 async def get_model(request: web.Request) -> web.StreamResponse:
     """Answer with one model or alias, hidden ones included. Raises: ModelNotFound."""
     services = request.app[SERVICES]
-    model = find_model(services.supervisor, services.started_at, request.match_info["id"])
+    usable = usable_models(services)
+    model = find_model(services.supervisor, services.started_at, request.match_info["id"], usable=usable)
     return json_response(model_info(model) if current_exchange().dialect is Dialect.ANTHROPIC else model)
 
 
 async def get_model_statuses(request: web.Request) -> web.StreamResponse:
     """Answer with the models in the form of llama-server's router."""
     services = request.app[SERVICES]
-    return json_response({"object": "list", "data": list_statuses(services.supervisor, services.started_at)})
+    statuses = list_statuses(services.supervisor, services.started_at, usable=usable_models(services))
+    return json_response({"object": "list", "data": statuses})
 
 
 def running(

@@ -11,7 +11,8 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aiohttp import hdrs, web
 
@@ -22,23 +23,40 @@ from router import (
     api,
     api_document,
     events_stream,
+    key_limits,
     later,
     llama_routes,
     ollama,
     ollama_pull,
     ops,
     responses,
+    slot_actions,
     status_routes,
+    stream_routes,
     ui,
 )
 from router.account import Account, Outcome
-from router.auth import ALL_SCOPES, Grant
+from router.auth import ALL_SCOPES, Grant, Scope
+from router.body import BODY_TIMEOUT_S
+from router.catalog_view import CatalogView
 from router.dialects import Dialect, guess_dialect
-from router.errors import MethodNotAllowed, ModelUnavailable, NotAvailableYet, NotFound, RouterError, Unauthorized
+from router.errors import (
+    Forbidden,
+    MethodNotAllowed,
+    ModelUnavailable,
+    NotAvailableYet,
+    NotFound,
+    RouterError,
+    TooManyRequests,
+    Unauthorized,
+)
 from router.events_stream import EVENT_HUB, EventHub
+from router.kept_runs import KEPT_RUNS, KeptRuns
+from router.key_check import HELD_ANSWERS, HeldAnswers, check_key
 from router.lifecycle import WorkerState
 from router.live_streams import LIVE_STREAMS, Kind, LiveStreams
 from router.metrics.clients import HeldForClients
+from router.open_connections import CONNECTIONS
 from router.recent_requests import record_of
 from router.reply import ClientGone, Reply
 from router.routes import DEFAULT_SCOPES, Handler, Route, describe_missing, list_routes, route_above
@@ -59,8 +77,9 @@ _ROUTES = web.AppKey("routes", Mapping[web.AbstractRoute, Route])
 
 def make_app(services: Services) -> web.Application:
     """Return the application; it answers as soon as it is run."""
-    app = web.Application(middlewares=[_account, _answer_errors, _guard, _authorise])
+    app = web.Application(middlewares=[_account, _answer_errors, _guard, _authorise, key_limits.limit_keys])
     app[SERVICES] = services
+    app[BODY_TIMEOUT_S] = services.settings.request_body_timeout_s
     routes: dict[web.AbstractRoute, Route] = {}
     for route in all_routes():
         methods = (route.method, hdrs.METH_HEAD) if route.method == hdrs.METH_GET else (route.method,)
@@ -69,13 +88,17 @@ def make_app(services: Services) -> web.Application:
             routes[added] = route
     app[_ROUTES] = routes
     app[LIVE_STREAMS] = LiveStreams()
+    app[HELD_ANSWERS] = HeldAnswers()
+    app[KEPT_RUNS] = KeptRuns(services, _answer_errors)
     app[EVENT_HUB] = EventHub()
     app[TOPIC_HUB] = TopicHub()
     app[WEB_FILES] = read_web_files()
+    app.on_startup.append(app[KEPT_RUNS].start)
     app.on_startup.append(_watch_clients)
     app.on_startup.append(admin_config.open_editor)
     app.on_response_prepare.append(_stamp)
     app.on_shutdown.append(app[LIVE_STREAMS].end_all)
+    app.on_shutdown.append(app[KEPT_RUNS].close)
     app.on_cleanup.append(_close_remotes)
     return app
 
@@ -98,14 +121,15 @@ def make_runner(app: web.Application, shutdown_timeout_s: float = 60.0) -> web.A
 def all_routes() -> tuple[Route, ...]:
     """Return every route, in the order in which they are listed."""
     start = Route("GET", "/", _get_start, scopes=(), is_shown=False)
-    own = (*api.ROUTES, *responses.ROUTES, *ops.ROUTES, *llama_routes.ROUTES)
-    own += (*status_routes.ROUTES, *events_stream.ROUTES)
+    own = (*api.ROUTES, *responses.ROUTES, *stream_routes.ROUTES, *ops.ROUTES, *llama_routes.ROUTES)
+    own += (*slot_actions.ROUTES, *status_routes.ROUTES, *events_stream.ROUTES)
     own += (
         *ollama.ROUTES,
         *ollama_pull.ROUTES,
         *admin.ROUTES,
         *admin_config.ROUTES,
         *admin_logs.ROUTES,
+        *key_limits.ROUTES,
         *api_document.ROUTES,
     )
     own += ui.ROUTES
@@ -133,15 +157,18 @@ async def _close_remotes(app: web.Application) -> None:
 
 
 async def _watch_clients(app: web.Application) -> None:
-    app[SERVICES].metrics.watch_clients(functools.partial(_held_for_clients, app[SERVICES], app[LIVE_STREAMS]))
+    app[SERVICES].metrics.watch_clients(functools.partial(_held_for_clients, app))
 
 
-def _held_for_clients(services: Services, streams: LiveStreams) -> HeldForClients:
+def _held_for_clients(app: web.Application) -> HeldForClients:
+    services, kept = app[SERVICES], app[KEPT_RUNS].store
     return HeldForClients(
-        num_followers={kind.name.lower(): streams.num_open(kind) for kind in Kind},
+        num_followers={kind.name.lower(): app[LIVE_STREAMS].num_open(kind) for kind in Kind},
         num_kept_responses=services.conversations.num_kept,
         kept_responses_bytes=services.conversations.num_bytes,
         request_body_bytes=services.body_memory.num_bytes,
+        num_kept_streams=kept.counts(),
+        kept_streams_bytes=kept.num_bytes,
     )
 
 
@@ -174,30 +201,37 @@ async def _account(request: web.Request, handler: Handler) -> web.StreamResponse
     trace = None
     if services.tracing is not None and route is not None and route.runs is not None:
         trace = services.tracing.begin(request.method, account, request.headers)
-    open_exchange(Exchange(account, dialect, reply, Grant(None, frozenset()), route, trace))
+
+    def close() -> None:
+        loop, now_s = asyncio.get_running_loop(), clock()
+        is_preflight = services.cors.is_preflight(request.method, request.headers)
+        is_counted = not is_preflight and (route is None or route.is_counted)
+        # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
+        if trace is not None:
+            loop.call_soon(trace.end, now_s)
+        loop.call_soon(functools.partial(_close_account, services, account, is_counted, now_s))
+
+    exchange = Exchange(account, dialect, reply, Grant(None, frozenset()), route, trace, close)
+    open_exchange(exchange)
     services.metrics.replies.add(reply)
     try:
         response = await handler(request)
     except asyncio.CancelledError:
         if request.transport is None or request.transport.is_closing():
-            account.note_client_gone()
+            exchange.account.note_client_gone()
         else:
-            account.outcome, account.status = Outcome.ERROR, 503
+            exchange.account.outcome, exchange.account.status = Outcome.ERROR, 503
         raise
     except ClientGone:
-        account.note_client_gone()
+        exchange.account.note_client_gone()
         return _unheard(request)
     else:
-        account.status = response.status
+        exchange.account.status = response.status
         return response
     finally:
         services.metrics.replies.discard(reply)
-        is_preflight = services.cors.is_preflight(request.method, request.headers)
-        is_counted = not is_preflight and (route is None or route.is_counted)
-        # Once aiohttp has sent the response, which it does before the loop's next turn: the client need not wait.
-        if trace is not None:
-            asyncio.get_running_loop().call_soon(trace.end, clock())
-        asyncio.get_running_loop().call_soon(functools.partial(_close_account, services, account, is_counted, clock()))
+        if exchange.close is not None:
+            exchange.close()
 
 
 def _dialect_of(request: web.Request, route: Route | None) -> Dialect:
@@ -239,7 +273,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         if _is_in_vain(request.app[SERVICES], exchange.account, error):
             headers["x-should-retry"] = "false"  # OpenAI's clients repeat every 5xx by themselves unless told so
         exchange.account.note_error(error)
-        response = await exchange.reply.fail(error.to_payload())
+        response = await exchange.reply.fail(_told(request.app[SERVICES], exchange.grant, error))
     except Exception:  # noqa: BLE001 - a fault of ours must not look like a hang or an empty reply
         request_id = exchange.account.request_id
         _log.exception("a request failed for a reason that nobody foresaw", extra={"request_id": request_id})
@@ -267,16 +301,45 @@ async def _authorise(request: web.Request, handler: Handler) -> web.StreamRespon
     scopes = DEFAULT_SCOPES if route is None else route.scopes
     exchange = current_exchange()
     if scopes:
-        exchange.grant = request.app[SERVICES].keys.check(request.headers)
+        exchange.grant = await check_key(request, request.app[SERVICES])
         exchange.account.key_id = exchange.grant.key_id
         if route is not None:  # an address that does not exist is told to every key
             exchange.grant.require(*scopes)
+            _check_address(request, scopes)
     else:
         exchange.grant = Grant(None, ALL_SCOPES)
     return await handler(request)
 
 
 # ----------------------------------------------------------------------------------------------------------
+
+
+def _check_address(request: web.Request, scopes: Sequence[Scope]) -> None:
+    """Return unless operators have an address of their own and this request should have come there.
+
+    Raises: Forbidden.
+    """
+    if scopes != (Scope.ADMIN,) or request.app[SERVICES].settings.admin_socket is None:
+        return
+    connection = request.app[CONNECTIONS].get(request.protocol)
+    if connection is None or not connection.is_admin:
+        raise Forbidden(
+            f"{request.method} {request.path} is answered only at the operators' address (CORRAL_ADMIN_SOCKET of the "
+            f"server); commands reach it with --url or CORRAL_URL",
+            code="wrong_address",
+        )
+
+
+def _told(services: Services, grant: Grant, error: RouterError) -> ErrorPayload:
+    """Return what the client is told: what keeps a model busy may be one of which its key may not know.
+
+    What a client sent itself is never changed, which would tell that there is such a model.
+    """
+    told = error.to_payload()
+    if not grant.usable or told.status < TooManyRequests.http_status:
+        return told
+    usable = CatalogView(services.supervisor.catalog, grant.usable)
+    return replace(told, message=usable.without_strangers(told.message))
 
 
 def _is_in_vain(services: Services, account: Account, error: RouterError) -> bool:
@@ -316,6 +379,7 @@ def _close_account(services: Services, account: Account, is_counted: bool, now_s
         now_s - account.accepted_at_s,
         request_id=account.request_id,
         first_byte_s=account.ttft_s,
+        is_resumed=account.num_resumes > 0,
     )
     if account.route != _UNKNOWN:
         services.recent.note(record_of(account, now_s=now_s, at=time.time()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -30,6 +31,8 @@ class Scope(StrEnum):
 
 ALL_SCOPES = frozenset(Scope)
 _MAX_KEY_FILE_BYTES = 2**20
+_HASHED = "sha256:"
+"""Begins a line of a file of keys that holds a sum in place of the key."""
 
 
 class KeyProblem(Exception):
@@ -45,9 +48,19 @@ class Grant:
     scopes: frozenset[Scope]
     priority: int = 0
     """Added to that of each of its requests."""
-    limits: KeyLimits = KeyLimits()
+    limits: KeyLimits = field(default_factory=KeyLimits)
     owner: str | None = field(default=None, compare=False, repr=False)
     """Tells apart the keys themselves, those of one id as well: a digest. None = there are no keys."""
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Names and patterns of the models that it may use; () = all."""
+        return () if Scope.ADMIN in self.scopes else self.limits.models
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """Names and patterns of the models that it may watch; () = all."""
+        return () if Scope.METRICS in self.scopes else self.usable
 
     def require(self, *scopes: Scope) -> None:
         """Return if one of `scopes` is granted. Raises: Forbidden, naming what is missing."""
@@ -81,6 +94,11 @@ class KeyRing:
         """True when anybody who reaches the server may do everything."""
         return not self._entries
 
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """What all keys may do, in their order; keys of one id may do the same."""
+        return tuple(entry.grant for entry in self._entries)
+
     def adopt(self, other: KeyRing) -> None:
         """From now on the keys are those of `other`, for the next request as for all later ones."""
         self._entries = other._entries
@@ -94,13 +112,20 @@ class KeyRing:
         if self.is_empty:
             return True
         owned = (entry.grant for entry in self._entries if entry.grant.owner == grant.owner)
-        return any(grant.scopes <= one.scopes for one in owned)
+        return any(grant.scopes <= one.scopes and one.visible in ((), grant.visible) for one in owned)
 
     def check(self, headers: Mapping[str, str]) -> Grant:
         """Return what the sender of `headers` may do.
 
         Raises: Unauthorized, with one and the same text whatever was wrong.
         """
+        found = self.find(headers)
+        if found is None:
+            raise unauthorized()
+        return found
+
+    def find(self, headers: Mapping[str, str]) -> Grant | None:
+        """Return what the sender of `headers` may do; None = there is no right key among them."""
         if self.is_empty:
             return Grant(None, ALL_SCOPES)
         found: Grant | None = None
@@ -109,11 +134,17 @@ class KeyRing:
             for entry in self._entries:  # all of them, always: the time must not tell which one is near
                 if hmac.compare_digest(digest, entry.digest) and found is None:
                     found = entry.grant
-        if found is None:
-            raise Unauthorized(
-                "a valid API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
-            )
         return found
+
+
+def carries_key(headers: Mapping[str, str]) -> bool:
+    """Return whether there is something that is meant as a key."""
+    return next(_candidates(headers), None) is not None
+
+
+def unauthorized() -> Unauthorized:
+    """Return the one answer to everybody without a right key."""
+    return Unauthorized("a valid API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`")
 
 
 def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Mapping[str, str]) -> KeyRing:
@@ -132,7 +163,7 @@ def load_key_ring(settings: RouterSettings, keys: Iterable[KeySpec], environ: Ma
     if settings.api_key_file is not None:
         lines = list(_keys_in(settings.api_key_file, "--api-key-file or CORRAL_API_KEY_FILE"))
         entries += [
-            (_digest(key), Grant(f"file-{number}", frozenset({Scope.INFERENCE}))) for number, key in enumerate(lines, 1)
+            (digest, Grant(f"file-{number}", frozenset({Scope.INFERENCE}))) for number, digest in enumerate(lines, 1)
         ]
     for spec in keys:
         scopes = frozenset(Scope(scope) for scope in spec.scopes)
@@ -160,12 +191,15 @@ def _spec_digests(spec: KeySpec, environ: Mapping[str, str]) -> list[bytes]:
             raise KeyProblem(f"{where}: the environment variable {spec.env} is not set; put the key there")
         return [_digest(key)]
     if spec.file is not None:
-        return [_digest(key) for key in _keys_in(spec.file, where, must_be_regular=True)]
+        return list(_keys_in(spec.file, where, must_be_regular=True))
     raise KeyProblem(f"{where}: one of `env`, `file` or `sha256` must tell where the key is")
 
 
-def _keys_in(path: Path, where: str, *, must_be_regular: bool = False) -> Iterator[str]:
-    """Yield the keys in a file. `must_be_regular`: it is read whenever somebody asks, and a pipe would block that."""
+def _keys_in(path: Path, where: str, *, must_be_regular: bool = False) -> Iterator[bytes]:
+    """Yield the digests of the keys in a file.
+
+    `must_be_regular`: it is read whenever somebody asks, and a pipe would block that.
+    """
     try:
         if must_be_regular and not path.expanduser().is_file() and path.expanduser().exists():
             raise KeyProblem(f"{where}: {path} is not a regular file")
@@ -177,10 +211,28 @@ def _keys_in(path: Path, where: str, *, must_be_regular: bool = False) -> Iterat
         raise KeyProblem(f"{where}: cannot read the keys in {path}: {reason}") from None
     if len(raw) > _MAX_KEY_FILE_BYTES:
         raise KeyProblem(f"{where}: {path} is larger than {_MAX_KEY_FILE_BYTES // 2**20} MiB: that is no file of keys")
-    keys = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    keys = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not keys:
         raise KeyProblem(f"{where}: {path} has no key in it; write one key per line")
-    yield from keys
+    for number, line in keys:
+        try:
+            yield _entry_digest(line)
+        except ValueError:  # the line is not quoted, nor its error: it may be a key
+            raise KeyProblem(
+                f"{where}: line {number} of {path} begins with `{_HASHED}` and must go on with the 64 hexadecimal "
+                f"digits of a SHA-256 sum; `corral keys new` makes such a line"
+            ) from None
+
+
+def _entry_digest(line: str) -> bytes:
+    """Return the digest that one line of a file stands for. Raises: ValueError."""
+    if not line.lower().startswith(_HASHED):
+        return _digest(line)
+    sum_ = line[len(_HASHED) :].strip()
+    if re.fullmatch("[0-9a-fA-F]{64}", sum_) is None:
+        raise ValueError
+    return bytes.fromhex(sum_)
 
 
 def _candidates(headers: Mapping[str, str]) -> Iterator[str]:

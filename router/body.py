@@ -17,12 +17,17 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from router.errors import BadRequest, BodyTooLarge, RouterError, TooManyRequests, UnsupportedMediaType
+from router.errors import BadRequest, BodyTooLarge, BodyTooSlow, RouterError, TooManyRequests, UnsupportedMediaType
 from router.inflation import STEP_BYTES, make_inflater
 from router.keep_alive import read_keep_alive
 
 SCAN_INLINE_BYTES = 256 * 1024
 """Longer bodies are parsed in a thread: at about 1 ms for this much, other streams do not notice."""
+
+BODY_TIMEOUT_S = web.AppKey("body_timeout_s", float)
+"""How long a body may take to come; 0 = any time."""
+_LEAST_BYTES_PER_S = 16 * 1024
+"""Each so many bytes that have come give a body a second more: a long one may come over a slow line."""
 
 _FORM = "application/x-www-form-urlencoded"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -123,8 +128,22 @@ async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> b
     """Return the whole body, decompressed if it came so.
 
     Raises: BodyTooLarge as soon as the limit is passed (or announced to be), TooManyRequests when all bodies together
-    are too much, UnsupportedMediaType for an unknown encoding, BadRequest when it is not what its encoding says.
+    are too much, UnsupportedMediaType for an unknown encoding, BadRequest when it is not what its encoding says,
+    BodyTooSlow when it does not come in time.
     """
+    timeout_s = request.app.get(BODY_TIMEOUT_S, 0.0)
+    try:
+        async with asyncio.timeout(timeout_s or None) as deadline:
+            return await _read_body(request, max_bytes, share, deadline)
+    except TimeoutError:
+        raise BodyTooSlow(
+            f"the request body did not come in time: {timeout_s:g} s (CORRAL_REQUEST_BODY_TIMEOUT_S), and one more for "
+            f"each {_LEAST_BYTES_PER_S // 1024} KiB"
+        ) from None
+
+
+async def _read_body(request: web.Request, max_bytes: int, share: BodyShare, deadline: asyncio.Timeout) -> bytes:
+    due_s = deadline.when()
     inflater = make_inflater(request.headers.get("Content-Encoding", ""))
     if request.content_length is not None and request.content_length > max_bytes:
         raise _too_large(max_bytes, f"{request.content_length} bytes")
@@ -133,6 +152,8 @@ async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> b
     try:
         async for packed in request.content.iter_any():
             num_packed += len(packed)
+            if due_s is not None:
+                deadline.reschedule(due_s + num_packed / _LEAST_BYTES_PER_S)
             if num_packed > max_bytes:  # packed bytes may stand for none at all
                 raise _too_large(max_bytes, "longer")
             for chunk in inflater.feed(packed):

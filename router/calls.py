@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import json
 import secrets
 import time
@@ -22,6 +23,7 @@ from router.auth import Grant, Scope
 from router.body import SCAN_INLINE_BYTES, BodyShare, OwnedKeys, dump_body, owned_keys, parse_body, read_body
 from router.candidates import find_candidate
 from router.catalog import ModelSpec, Resolution
+from router.catalog_view import CatalogView
 from router.conversations import Kept
 from router.dialects import Dialect
 from router.errors import BadRequest, Forbidden
@@ -46,16 +48,16 @@ KEEP_ALIVE = "X-Corral-Keep-Alive"
 class _Manners:
     """What is special to a dialect while its requests are read; its rules are those of `request_rules.py`."""
 
-    find: Callable[[Supervisor, str | None, str | None], Resolution] = find_candidate
-    """What a model's name stands for."""
+    find: Callable[[Supervisor, CatalogView, str | None, str | None], Resolution] = find_candidate
+    """What a model's name stands for, of those that may be used."""
     keeps_replies: bool = False
     """Its replies may be kept, and requests may go on from them."""
     tells_load_time: bool = False
     """Its replies tell how long the model has loaded."""
 
 
-def _find_tagged(supervisor: Supervisor, name: str | None, _: str | None) -> Resolution:
-    return find_tagged(supervisor.catalog, name)
+def _find_tagged(_: Supervisor, usable: CatalogView, name: str | None, __: str | None) -> Resolution:
+    return find_tagged(usable, name)
 
 
 _MANNERS: Mapping[Dialect, _Manners] = {
@@ -81,10 +83,13 @@ async def read_call(
     assert exchange.route is not None, "only routes that exist run models"
     runs, account, manners = exchange.route.running, exchange.account, _MANNERS[exchange.dialect]
     raw = await read_body(request, services.supervisor.catalog.limits.max_body_bytes, share)
+    if runs.may_be_empty and not raw.strip():
+        raw = b"{}"
     body = await parse_body(raw)
     keys = _read_keys(body.fields, request, runs, manners)
     account.asked = keys.model
-    resolution = manners.find(services.supervisor, keys.model, runs.capability)
+    usable = CatalogView(services.supervisor.catalog, exchange.grant.usable)
+    resolution = manners.find(services.supervisor, usable, keys.model, runs.capability)
     spec = resolution.spec
     _check_passes(spec, account.route)
     account.model = spec.name
@@ -121,6 +126,7 @@ async def read_call(
         is_stream=keys.stream,
         priority=keys.priority,
         key_id=exchange.grant.key_id,
+        weight=exchange.grant.limits.weight,
         prefixes=prefixes,
         keep_alive_s=keys.keep_alive_s,
         tells_load_time=manners.tells_load_time,
@@ -180,10 +186,15 @@ def _granted(keys: OwnedKeys, spec: ModelSpec, exchange: Exchange, supervisor: S
 
 def _check_priority(priority: int, grant: Grant) -> None:
     """Return if the sender may go before others. Raises: Forbidden."""
-    if priority > 0 and Scope.ADMIN not in grant.scopes:
+    ceiling = grant.limits.max_priority
+    if ceiling is not None and priority > ceiling:
         raise Forbidden(
-            f"'priority' {priority} needs an API key of scope `admin`: other keys may lower the priority of their "
-            f"requests, not raise it above 0",
+            f"'priority' {priority} is more than this API key may ask for: {ceiling} (`max_priority`)", param="priority"
+        )
+    if ceiling is None and priority > 0 and Scope.ADMIN not in grant.scopes:
+        raise Forbidden(
+            f"'priority' {priority} needs an API key of scope `admin`, or one with `max_priority`: other keys may "
+            f"lower the priority of their requests, not raise it above 0",
             param="priority",
         )
 
@@ -236,6 +247,8 @@ def _worker_headers(exchange: Exchange, keys: OwnedKeys, lora: Mapping[str, floa
     }
     if exchange.grant.key_id is not None:
         headers[Header.KEY_ID] = _header_value(exchange.grant.key_id)
+    if exchange.grant.owner is not None:
+        headers[Header.OWNER] = hashlib.sha256(f"owner {exchange.grant.owner}".encode()).hexdigest()[:32]
     if keys.cache_salt is not None:
         headers[Header.CACHE_SALT] = keys.cache_salt
     if lora:

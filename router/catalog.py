@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from router.answer_limits import unforced, unsaid
 from router.api_keys import KeySpec
-from router.errors import BadRequest, ModelNotFound
 from router.events import FleetLimits, ModelPolicy
+from router.missing_names import nearest_names, no_model_named, no_model_said
 from router.name_patterns import WILDCARD, NamePatterns
 from worker.contract import EngineOptions
 
 MAX_NAME_LENGTH = 200
 """Characters of a model's, alias's or adapter's name."""
-
-HOW_TO_ALIAS = "To answer under this name, add it to a model's `aliases`"
-"""What the operator may do about a name that nobody has."""
 
 MAX_LORA_SCALE = 100
 """Either way: adapters are made for scales around 1, and any noise is as good as what lies beyond."""
@@ -333,18 +329,14 @@ class Catalog:
                 return self.resolve(self.default_model)
             if len(self.models) == 1:
                 return Resolution(next(iter(self.models.values())))
-            raise BadRequest(
-                "`model` is missing: name one of " + _listing(list(self.models)) + "; GET /v1/models lists them all",
-                param="model",
-            )
-        if (found := self._by_name.get(name) or self._pattern_for(name)) is not None:
+            raise no_model_said(list(self.models))
+        if (found := self.find(name)) is not None:
             return found
-        nearest = self.nearest_names(name)
-        advice = f"did you mean {_listing(nearest)}?" if nearest else f"there is {_listing(self.listed_names())}."
-        shown = name if len(name) <= 80 else name[:80] + "…"
-        raise ModelNotFound(
-            f"there is no model named {shown!r}; {advice} GET /v1/models lists them all. {HOW_TO_ALIAS}.", param="model"
-        )
+        raise no_model_named(name, self.listed_names())
+
+    def find(self, name: str) -> Resolution | None:
+        """Return the model that `name` or an alias stands for; None = there is no such one."""
+        return self._by_name.get(name) or self._pattern_for(name)
 
     def _pattern_for(self, name: str) -> Resolution | None:
         """Return what the pattern stands for that `name` fits best, with `name` as the alias's; None = it fits none."""
@@ -359,11 +351,7 @@ class Catalog:
 
     def nearest_names(self, name: str, count: int = 3) -> list[str]:
         """Return up to `count` names that look like `name`, best first."""
-        if len(name) > MAX_NAME_LENGTH:  # no name is that long, and comparing takes time
-            return []
-        by_folded = {listed.casefold(): listed for listed in self.listed_names()}
-        close = difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=0.5)
-        return [by_folded[folded] for folded in close]
+        return nearest_names(name, self.listed_names(), count)
 
     def fleet_limits(self) -> FleetLimits:
         """Return the part of the limits that the fleet decides on."""
@@ -376,11 +364,3 @@ class Catalog:
             object.__setattr__(self, "_policies", local)
             assert self._policies is not None
         return self._policies
-
-
-def _listing(names: Sequence[str], most: int = 8) -> str:
-    """Return "`a`, `b` or `c`", cut off after `most`."""
-    quoted = [f"`{name}`" for name in names[:most]]
-    if len(names) > most:
-        return ", ".join(quoted) + f" and {len(names) - most} more"
-    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted or ["none"])

@@ -142,7 +142,9 @@ def _values(kind: Kind) -> str:  # noqa: PLR0911, PLR0912 - one case for each ki
             return ", ".join(f"`{value}`" for value in kind.values) + flags
         case Texts():
             words = ", ".join(f"`{word}`" for word in kind.allowed)
-            return f"list of {words}" if words else "list of texts"
+            return (
+                f"list of {words}" if words else "list of names, or of patterns" if kind.are_models else "list of texts"
+            )
         case Size():
             return "bytes, or a size such as `8GiB`"
         case Devices():

@@ -67,6 +67,8 @@ class Texts:
     """A list of texts, each from `allowed` if that is not empty."""
 
     allowed: tuple[str, ...] = ()
+    are_models: bool = False
+    """They are names of models or aliases, or patterns of them with `*`; at least one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from router.api_keys import KeySpec
+from router.api_keys import KeyLimits, KeySpec
 from router.catalog import MAX_NAME_LENGTH, AliasSpec, Catalog, DeviceSpec, Limits, ModelSpec
 from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS
 from router.catalog_models import build_spec, canonical, check_remote, merge
@@ -35,6 +35,7 @@ from router.references import PathReference, parse_reference
 from router.yaml_lines import Place, YamlMap, YamlNode, YamlScalar, read_yaml
 
 _DEFAULTS_KEYS = {name: key for name, key in MODEL_KEYS.items() if name not in NOT_IN_DEFAULTS}
+_KEY_LIMITS = tuple(limit.name for limit in fields(KeyLimits))
 
 _MAX_NAMES = 20
 """So many names a message may list."""
@@ -335,7 +336,12 @@ class _Reader:
             return None
         values = {name: entry.value for name, entry in found.items()}
         scopes = frozenset(values.pop("scopes", KeySpec(id_).scopes))
-        return KeySpec(id_, scopes=scopes, **values)
+        if "admin" in scopes and "models" in values:
+            message = "does not hold for scope `admin`, which may do everything: take one of the two away"
+            self._findings.add(found["models"].where, found["models"].place, message)
+            return None
+        limits = KeyLimits(**{name: values.pop(name) for name in _KEY_LIMITS if name in values})
+        return KeySpec(id_, scopes=scopes, limits=limits, **values)
 
     def _default_model(self, root: YamlMap) -> str | None:
         entry = root.entries.get("default_model")

@@ -254,12 +254,28 @@ def explain_lora_key(key: str) -> str:
     return _nearest(key, LORA_KEYS)
 
 
+_API_KEY_POINTERS: Mapping[str, str] = {
+    **dict.fromkeys(("model", "allowed_models", "allow_models", "access_groups", "aliases"), "models"),
+    **dict.fromkeys(
+        ("rpm", "rpm_limit", "requests_per_minute", "max_requests_per_min", "rate_limit"), "requests_per_min"
+    ),
+    **dict.fromkeys(("tpm", "tpm_limit", "tokens_per_minute", "max_tokens_per_min"), "tokens_per_min"),
+    **dict.fromkeys(
+        ("concurrency", "max_parallel", "max_parallel_requests", "parallel", "concurrent_requests"), "max_concurrent"
+    ),
+    **dict.fromkeys(("share", "shares"), "weight"),
+}
+"""What limits of keys are called elsewhere."""
+
+
 def explain_api_key_key(key: str) -> str:
     """Return why `key` is refused in an API key's entry. Never quotes the value, which may be a secret."""
     if key in ("key", "value", "secret", "token", "api_key", "plain", "password"):
         return PLAIN_SECRET
     if key in ("scope", "permissions", "roles", "role"):
         return f"unknown key `{key}`: write `scopes`, a list"
+    if (name := _API_KEY_POINTERS.get(key)) is not None:
+        return f"unknown key `{key}`: write `{name}`"
     return _nearest(key, API_KEY_KEYS)
 
 

@@ -158,8 +158,9 @@ def _of_kind(kind: Kind) -> Schema:  # noqa: PLR0911, PLR0912 - one case for eac
         case Choice():
             return {"enum": [*kind.values, *kind.flags]}
         case Texts():
-            items: Schema = {"enum": list(kind.allowed)} if kind.allowed else {"type": "string", "minLength": 1}
-            return {"type": "array", "items": items} | ({"minItems": 1} if kind.allowed else {})
+            free: Schema = _ALIAS if kind.are_models else {"type": "string", "minLength": 1}
+            items: Schema = {"enum": list(kind.allowed)} if kind.allowed else free
+            return {"type": "array", "items": items} | ({"minItems": 1} if kind.allowed or kind.are_models else {})
         case Size():
             number = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
             return {"anyOf": [number, {"type": "string", "pattern": _SIZE_PATTERN}]}

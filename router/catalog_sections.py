@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from router.api_keys import SCOPES, KeySpec
+from router.api_keys import SCOPES, KeyLimits, KeySpec
 from router.catalog import DeviceSpec, Limits
 from router.catalog_keys import MAX_BYTES, MAX_SECONDS, SECONDS, Key, table
 from router.catalog_kinds import Choice, Digest, FilePath, Number, Size, Texts, Variable, Whole
@@ -16,6 +16,7 @@ from router.catalog_kinds import Choice, Digest, FilePath, Number, Size, Texts, 
 SPARES = Whole(0, 16)
 
 _KEY = {f.name: f.default for f in dataclasses.fields(KeySpec)}
+_KEY_LIMITS = {f.name: f.default for f in dataclasses.fields(KeyLimits)}
 _DEVICE = {f.name: f.default for f in dataclasses.fields(DeviceSpec)}
 _LIMITS = {f.name: f.default for f in dataclasses.fields(Limits)}
 LIMIT_KEYS: Mapping[str, Key] = table(
@@ -70,6 +71,30 @@ API_KEY_KEYS: Mapping[str, Key] = table(
         Whole(-100, 100),
         "Added to the `priority` of its requests: where requests wait, higher goes first.",
         _KEY["priority"],
+    ),
+    Key(
+        "models",
+        Texts(are_models=True),
+        "Models and aliases that it may use and see, by name or by patterns such as `team-*`. Without it: all of them.",
+        _KEY_LIMITS["models"],
+    ),
+    Key(
+        "max_priority",
+        Whole(0, 100),
+        "The highest `priority` that its requests may ask for. Without it: 0, and any for scope `admin`.",
+    ),
+    Key("max_concurrent", Whole(1, 100_000), "Requests that may run or wait at the same time. Without it: no limit."),
+    Key("requests_per_min", Whole(1, 10**6), "Requests that may begin within a minute. Without it: no limit."),
+    Key(
+        "tokens_per_min",
+        Whole(1, 10**9),
+        "Tokens, of prompts and answers together, within a minute. Without it: no limit.",
+    ),
+    Key(
+        "weight",
+        Number(0.01, 100),
+        "Its share where requests of several keys wait: one of weight 2 gets twice the tokens of one of weight 1.",
+        _KEY_LIMITS["weight"],
     ),
 )
 

@@ -171,11 +171,13 @@ def _texts(kind: Texts, node: YamlNode, where: str, findings: Findings) -> tuple
             text = read_string(Text(), item)
             if kind.allowed and text not in kind.allowed:
                 raise Wrong(f"must be one of {', '.join(kind.allowed)}, not {shown(item)}")
+            if kind.are_models and (message := name_problem(text, may_be_pattern=True)) is not None:
+                raise Wrong(message)
             texts.append(text)
         except Wrong as wrong:
             findings.add(f"{where}[{number}]", item.place, wrong.message)
-    if kind.allowed and not node.items:
-        raise Wrong(f"must name at least one of {', '.join(kind.allowed)}")
+    if (kind.allowed or kind.are_models) and not node.items:
+        raise Wrong(f"must name at least one of {', '.join(kind.allowed) or 'the models, or be left out for all'}")
     return tuple(dict.fromkeys(texts))
 
 

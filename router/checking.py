@@ -16,6 +16,7 @@ from router.auth import KeyProblem, key_problem, load_key_ring
 from router.catalog import Catalog, LoraSpec, ModelSpec
 from router.catalog_parser import CatalogReading
 from router.catalog_problems import Problem
+from router.catalog_view import unmatched
 from router.fetch.protocol import SourceError
 from router.gguf_header import GgufError, read_gguf_header
 from router.launch import effective_context
@@ -32,17 +33,20 @@ _NOT_READ = CatalogReading(Catalog({}), ())
 def key_problems(
     settings: RouterSettings, catalog: Catalog, environ: Mapping[str, str], reading: CatalogReading
 ) -> list[Problem]:
-    """Return why API keys cannot be read, each at its place; [] = they can."""
+    """Return why API keys cannot be read, and what they allow in vain, each at its place; [] = nothing is wrong."""
     problems: list[Problem] = []
     try:
         load_key_ring(settings, (), environ)
     except KeyProblem as problem:
         problems.append(Problem("", str(problem)))
     for key in catalog.keys:
+        place = reading.keys.get(key.id)
+        line, column = (place.line, place.column) if place is not None else (None, None)
         if (message := key_problem(key, environ)) is not None:
-            place = reading.keys.get(key.id)
-            line, column = (place.line, place.column) if place is not None else (None, None)
             problems.append(Problem(f"keys.{key.id}", message, line, column))
+        for number in unmatched(catalog, key.limits.models):
+            message = "fits no model and no alias, so that it allows nothing"
+            problems.append(Problem(f"keys.{key.id}.models[{number}]", message, line, column))
     return problems
 
 

@@ -15,6 +15,7 @@ VARY = "Vary"
 
 _METHODS = "GET, HEAD, POST, PUT, DELETE"
 _EXPOSED = "X-Request-Id, request-id, X-Corral-Model, X-Corral-Alias, X-Corral-Keep-Alive, Retry-After, x-should-retry"
+_EXPOSED += ", X-Corral-Conversation, X-Corral-Offset"
 """What a page may read beside the body."""
 _MAX_AGE_S = 600
 """For so long a browser need not ask again."""

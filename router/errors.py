@@ -9,10 +9,13 @@
     ├── NotFound               404  not_found
     │   └── ModelNotFound      404  model_not_found
     ├── MethodNotAllowed       405  method_not_allowed
+    ├── BodyTooSlow            408  request_too_slow
     ├── Conflict               409  conflict
+    ├── Gone                   410  gone (or a code of its own)
     ├── BodyTooLarge           413  request_too_large
     ├── UnsupportedMediaType   415  unsupported_media_type
     ├── TooManyRequests        429  queue_full
+    ├── RateLimited            429  rate_limit_exceeded
     ├── NotAvailableYet        501  not_available_yet
     ├── RemoteFailed           502  remote_failed
     ├── RemoteRefused          502  remote_refused
@@ -116,11 +119,25 @@ class MethodNotAllowed(RouterError):
     code = "method_not_allowed"
 
 
+class BodyTooSlow(RouterError):
+    """The request's body did not come in time."""
+
+    http_status = 408
+    code = "request_too_slow"
+
+
 class Conflict(RouterError):
     """What the client wants to change is no longer what it has seen."""
 
     http_status = 409
     code = "conflict"
+
+
+class Gone(RouterError):
+    """What the client wants was there, and will not come back."""
+
+    http_status = 410
+    code = "gone"
 
 
 class BodyTooLarge(RouterError):
@@ -142,6 +159,13 @@ class TooManyRequests(RouterError):
 
     http_status = 429
     code = "queue_full"
+
+
+class RateLimited(RouterError):
+    """The API key has reached one of its limits; the message says which."""
+
+    http_status = 429
+    code = "rate_limit_exceeded"
 
 
 class NotAvailableYet(RouterError):

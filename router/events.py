@@ -162,6 +162,8 @@ class LeaseRequested:
     """How long the worker that serves it stays when it is idle, from then on; see `KeepAliveSet`."""
     request_id: str | None = None
     """What the log calls it, for those who look at who waits."""
+    weight: float = 1.0
+    """How many times the tokens of a key of weight 1 its key is to get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class LeaseReleased:
     """The request is over, or its client left: queued, granted or already refused (idempotent)."""
 
     lease_id: LeaseId
+    tokens: int | None = None
+    """Of prompt and answer together, as far as it was granted; None = nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

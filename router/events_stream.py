@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,14 @@ from aiohttp import web
 
 from router.auth import Grant, Scope
 from router.catalog import ModelSpec
+from router.catalog_view import CatalogView
 from router.dialects import EVENT_STREAM, Dialect
 from router.errors import BadRequest
 from router.fleet_views import FleetSnapshot, ModelView
 from router.listing import Look, llama_server_status
 from router.live_streams import LIVE_STREAMS, Kind, Outbox, write_until_left
 from router.routes import Route
-from router.services import SERVICES, current_exchange
+from router.services import SERVICES, Services, current_exchange
 from router.shown_states import REMOTE
 from router.topics import TOPIC_HUB, Topic
 
@@ -68,8 +69,10 @@ async def get_events(request: web.Request) -> web.StreamResponse:
         open_ = partial(request.app[LIVE_STREAMS].open, Kind.EVENTS, grant, left_out=None)
         box = stack.enter_context(open_(max_bytes=_MAX_WAITING_BYTES))
         if _CHANGES in names:
-            stack.enter_context(request.app[EVENT_HUB].told(services.supervisor, box, _tell_ours))
-        stack.enter_context(hub.followed(services, box, topics, is_admin=Scope.ADMIN in grant.scopes))
+            stack.enter_context(
+                request.app[EVENT_HUB].told(services.supervisor, box, _seen(services, grant, _tell_ours))
+            )
+        stack.enter_context(hub.followed(services, box, topics, grant))
         scopes = {"X-Corral-Scopes": ", ".join(sorted(grant.scopes))}  # so that a page hides what its key may not do
         return await _write(request, box, headers=scopes)
 
@@ -161,10 +164,34 @@ def _topic_names(request: web.Request, grant: Grant) -> set[str]:
 
 
 async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:
-    supervisor, hub = request.app[SERVICES].supervisor, request.app[EVENT_HUB]
+    services, hub = request.app[SERVICES], request.app[EVENT_HUB]
     places, grant = request.app[LIVE_STREAMS], current_exchange().grant
-    with places.open(Kind.EVENTS, grant, left_out=None) as box, hub.told(supervisor, box, tell):
+    seen = _seen(services, grant, tell)
+    with places.open(Kind.EVENTS, grant, left_out=None) as box, hub.told(services.supervisor, box, seen):
         return await _write(request, box)
+
+
+def _seen(services: Services, grant: Grant, tell: Tell) -> Tell:
+    """Return what tells the same of the models that `grant` may watch, and nothing of the others."""
+    if not grant.visible:
+        return tell
+    known: set[str] = set()
+
+    def told(name: str, before: _Shown | None, after: _Shown | None) -> Iterator[bytes]:
+        view = CatalogView(services.supervisor.catalog, grant.visible)
+        was_known = name in known
+        if after is not None and view.shows(name):
+            known.add(name)
+            if after.reason is not None:
+                reason = view.without_strangers(after.reason)
+                status = {**after.llama_server, "reason": reason}
+                after = replace(after, reason=reason, llama_server=status)
+            yield from tell(name, before if was_known else None, after)
+        elif was_known:
+            known.discard(name)
+            yield from tell(name, before, None)
+
+    return told
 
 
 async def _write(request: web.Request, box: Outbox, headers: Mapping[str, str] | None = None) -> web.StreamResponse:

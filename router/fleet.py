@@ -91,7 +91,8 @@ class Fleet:
         demand_since_s = record.demand_since_s
         if demand_since_s is not None:
             deadlines.append(demand_since_s + record.max_wait_s(self._ledger.limits.max_wait_s))
-        if (record.is_preload_due or record.wants_another) and record.rest is WorkerState.BACKOFF:
+        wants_more = record.is_preload_due or record.wants_another or record.is_pausing
+        if wants_more and record.rest is WorkerState.BACKOFF:
             deadlines.append(record.retry_at_s)
         for resident in record.residents.values():
             deadlines += (record.load_deadline_s(resident), record.idle_unload_at_s(resident))
@@ -151,8 +152,8 @@ class Fleet:
         match event:
             case LeaseRequested():
                 ledger.admit(event)
-            case LeaseReleased(lease_id):
-                ledger.release(lease_id)
+            case LeaseReleased(lease_id, tokens):
+                ledger.release(lease_id, tokens)
             case WorkerStarted() | WorkerProgressed() | WorkerReady() | WorkerSized() | WorkerHung() | WorkerExited():
                 self._note_worker(event)
             case LoadRequested() | UnloadRequested() | KeepAliveSet() | PinSet():
@@ -200,6 +201,7 @@ class Fleet:
                 # Whoever holds these leases sees the broken reply itself; releasing them later changes nothing.
                 for lease_id in resident.leases:
                     del self._ledger.leases[lease_id]
+                    record.line.settle(lease_id, None)
                 record.note_exit(resident, exit_, now_s)
                 is_sent_away = record.policy.home and resident.must_leave
                 self._ledger.is_home_wanted |= not is_sent_away

@@ -194,13 +194,14 @@ class FleetLedger:
                 event.prefixes,
                 event.keep_alive_s,
                 event.request_id,
+                event.weight,
             )
             record.line.join(waiter)
             self.leases[event.lease_id] = record
             self.wake(record)
 
-    def release(self, lease_id: LeaseId) -> None:
-        """The lease is nowhere, wherever it was; a load that it caused goes on."""
+    def release(self, lease_id: LeaseId, tokens: int | None) -> None:
+        """The lease is nowhere, wherever it was, and its key has had so many tokens; a load that it caused goes on."""
         record = self.leases.pop(lease_id, None)
         if record is None:
             return
@@ -208,6 +209,7 @@ class FleetLedger:
         for resident in record.residents.values():
             if lease_id in resident.leases:
                 del resident.leases[lease_id]
+                record.line.settle(lease_id, tokens)
                 resident.last_used_s = self.now_s
 
     def grant(self, record: ModelRecord) -> None:
@@ -318,6 +320,8 @@ class FleetLedger:
                 for lease_id in resident.leases:
                     assert lease_id not in counted, f"lease {lease_id} is in two places"
                     counted[lease_id] = record
+            held = {lease_id for resident in record.residents.values() for lease_id in resident.leases}
+            assert record.line.granted == held, f"{name}: shares are counted of other leases than those it has"
             if record.line or record.wish_at_s is not None:
                 assert not self.is_shutting_down, f"{name}: somebody waits although the router stops"
                 assert not record.is_removed, f"{name}: somebody waits for a removed model"

@@ -128,10 +128,10 @@ class Cursor:
             self.position = self._start + at
             self._check(self.position)
 
-    def array(self) -> tuple[int, tuple[int | float | bool, ...]]:
-        """Return a list's length and, if it is a short one of numbers, its items."""
+    def array(self, *, is_wanted: bool = True) -> tuple[int, tuple[int | float | bool, ...]]:
+        """Return a list's length and, if it is wanted and a short one of numbers, its items."""
         item_type, count = self.u32(), self.u64()
-        if item_type not in SCALARS or count > MAX_KEPT_ITEMS:
+        if not is_wanted or item_type not in SCALARS or count > MAX_KEPT_ITEMS:
             self.skip_items(item_type, count, 1)
             return count, ()
         return count, tuple(self.scalar(SCALARS[item_type]) for _ in range(count))

@@ -198,10 +198,10 @@ def _read_metadata(cursor: Cursor, num_keys: int) -> _Metadata:
         value_type = cursor.u32()
         value: int | float | bool | str
         if value_type == ARRAY:
-            length, items = cursor.array()
+            length, items = cursor.array(is_wanted=len(said.lists) < MAX_KEPT_LISTS)
             if key == "tokenizer.ggml.tokens":
                 said.num_vocab = length
-            elif items and len(said.lists) < MAX_KEPT_LISTS:
+            elif items:
                 said.lists[key] = items
             continue
         if value_type == STRING:

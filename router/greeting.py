@@ -21,8 +21,12 @@ def greet(
     problems: Mapping[str, str],
     has_keys: bool,
     edits: str | None,
+    admin_url: str | None = None,
 ) -> str:
-    """Return the text. `problems` tells, by name, why models cannot be used now; `edits`, what becomes of those."""
+    """Return the text. `problems` tells, by name, why models cannot be used now; `edits`, what becomes of those.
+
+    `admin_url`: the only address at which operators are answered, where they have one of their own.
+    """
     lines = [f"Corral {version} serves {_count(catalog, problems)} at {url}{f', {reach}' if reach else ''}", ""]
     width = max((len(name) for name in catalog.models), default=0)
     for name, spec in catalog.models.items():
@@ -34,6 +38,8 @@ def greet(
         f"OpenAI's clients use {url}/v1 as their base URL; Anthropic's, Ollama's and llama-server's use {url}",
         f"All routes, to read and to try: {url}/docs",
     ]
+    if admin_url is not None:
+        lines.append(f"Commands that load, unload or change something: CORRAL_URL={admin_url}")
     usable = next((name for name in catalog.models if name not in problems), None)
     if usable is not None:
         lines += ["", "Try it:", f"  {_curl(url, usable, has_keys=has_keys)}"]

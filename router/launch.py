@@ -15,7 +15,7 @@ from router.catalog import ModelSpec
 from router.device import NOWHERE, Device, Placement
 from router.events import WorkerId
 from router.worker_devices import device_options, device_variables
-from worker.contract import EngineOptions, LaunchSpec, LoraFile
+from worker.contract import WRITES_ARGUMENT, EngineOptions, LaunchSpec, LoraFile
 
 AUTO_CONTEXT = 8192
 """`context: auto` takes what the model was trained with, at most this much: a pool for 128k tokens a slot would
@@ -45,13 +45,26 @@ the dying worker; idle threads that spin for long starve the other workers on th
 spin lose some 5 % at barriers. aiohttp reads all certificates of the machine when it is imported, which takes as long
 as loading a small model: a worker, which has a Unix socket and no network, needs none."""
 
+KEPT_BY_WORKERS = ("calibration", "prompts")
+"""Folders in the cache."""
+
 NO_DEVICES: Mapping[str, Device] = MappingProxyType({})
 """Nothing is known of devices: the worker sees all, and llama.cpp chooses."""
 
 
-def worker_command(override: Sequence[str] | None = None) -> list[str]:
-    """Return the command of a worker process; `-P` keeps a user's own `worker/` folder from being imported."""
-    return list(override) if override is not None else [sys.executable, "-P", "-m", "worker"]
+def worker_command(override: Sequence[str] | None = None, *, writes: Sequence[Path] = ()) -> list[str]:
+    """Return the command of a worker process; `-P` keeps a user's own `worker/` folder from being imported.
+
+    `writes`: the folders to which it confines itself where the system can see to it; () = it is not confined.
+    """
+    if override is not None:
+        return list(override)
+    return [sys.executable, "-P", "-m", "worker", *(f"{WRITES_ARGUMENT}{folder}" for folder in writes)]
+
+
+def worker_folders(runtime_dir: Path, cache_dir: Path | None) -> list[Path]:
+    """Return the folders in which workers have something to write."""
+    return [runtime_dir] if cache_dir is None else [runtime_dir, *(cache_dir / name for name in KEPT_BY_WORKERS)]
 
 
 def worker_environment(

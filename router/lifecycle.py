@@ -13,6 +13,9 @@ from types import MappingProxyType
 MAX_BACKOFF_S = 60.0
 """The longest pause between two starts of a model that keeps failing."""
 
+MAX_CRASH_PAUSE_S = 5.0
+"""The longest pause after a crash of a worker that was ready: it has loaded, so it can load, and requests wait for it."""
+
 STABLE_S = 60.0
 """A worker that has been ready for so long makes up for all earlier failures of its model."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from router.host_guard import is_loopback
 
@@ -80,27 +81,100 @@ def passed_sockets(environ: MutableMapping[str, str], pid: int | None = None) ->
     return passed
 
 
-def most_exposed(sockets: list[socket.socket]) -> tuple[str, int]:
+def bind_admin(text: str, *, may_replace: bool = False) -> list[socket.socket]:
+    """Return bound sockets for operators; `text` is HOST:PORT, or the path of a Unix socket for this user alone.
+
+    `may_replace`: also take over the path of a socket on which another process still listens.
+    Raises: CannotListen.
+    """
+    if (path := admin_path(text)) is not None:
+        return [_bind_path(path, may_replace=may_replace)]
+    host, port = split_admin(text)
+    try:
+        return bind_sockets(host, port)
+    except CannotListen as error:
+        raise CannotListen(f"CORRAL_ADMIN_SOCKET={text}: {error}") from None
+
+
+def admin_path(text: str) -> Path | None:
+    """Return the path that CORRAL_ADMIN_SOCKET names; None if it names HOST:PORT."""
+    if text.startswith("unix:"):
+        return Path(text.removeprefix("unix:")).expanduser()
+    return Path(text).expanduser() if "/" in text else None
+
+
+def admin_host(text: str | None) -> str | None:
+    """Return the host that CORRAL_ADMIN_SOCKET names; None if there is none. Raises: CannotListen."""
+    return None if text is None or admin_path(text) is not None else split_admin(text)[0]
+
+
+def split_admin(text: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; an IPv6 address is in brackets. Raises: CannotListen if it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port[:_MAX_DIGITS]) > 65535:
+        raise CannotListen(
+            f"CORRAL_ADMIN_SOCKET={text} is neither the path of a Unix socket, such as /run/corral/admin.sock, nor "
+            f"HOST:PORT, such as 127.0.0.1:8081"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def most_exposed(sockets: Sequence[socket.socket]) -> tuple[str, int]:
     """Return host and port of the first socket that other machines may reach; of the first one if none can be."""
     addresses = [sock.getsockname()[:2] for sock in sockets]
     host, port = next((address for address in addresses if not is_loopback(address[0])), addresses[0])
     return str(host), int(port)
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, *, is_tls: bool = False) -> str:
     """Return the URL at which a person on this machine reaches the server."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def reach_of(bound: list[socket.socket]) -> str:
+def reach_of(bound: Sequence[socket.socket]) -> str:
     """Return `on all addresses` where the server is to be reached from other machines by any address; else ""."""
     hosts = {sock.getsockname()[0] for sock in bound}
     if "0.0.0.0" in hosts:
         return "on all addresses"
     return "on all IPv6 addresses" if "::" in hosts else ""
+
+
+def _bind_path(path: Path, *, may_replace: bool) -> socket.socket:
+    """Return a socket at `path`; it is made beside it and renamed: at no time it has wrong rights, or is gone."""
+    where = f"CORRAL_ADMIN_SOCKET={path}"
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and not path.is_socket():
+            raise CannotListen(f"{where} is there already and no socket; name another path, or remove it")
+        if not may_replace and _is_answered(path):
+            raise CannotListen(f"{where} is in use by another program; stop that one, or name another path")
+        mask = os.umask(0o177)
+        try:
+            sock.bind(os.fspath(temporary))
+        finally:
+            os.umask(mask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise CannotListen(f"{where} cannot be made: {error.strerror or error}") from None
+        raise
+    return sock
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
 
 
 def _take_over(fd: int, name: str) -> socket.socket:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.capabilities import capabilities, promised_capabilities
 from router.catalog import AliasSpec, ModelSpec
+from router.catalog_view import CatalogView
 from router.device import DeviceKind, Footprint
 from router.exits import signal_name
 from router.fetch.protocol import FetchProgress
@@ -35,6 +36,7 @@ __all__ = [
     "DOWNLOADING",
     "UNAVAILABLE",
     "Look",
+    "as_seen",
     "find_model",
     "list_models",
     "list_statuses",
@@ -52,20 +54,48 @@ KeptEntries = dict[str, tuple[tuple[object, ...], list[dict[str, Any]]]]
 """By model: the entries of a model at rest, and all that they were made of."""
 
 
-def list_models(supervisor: Supervisor, created: int, kept: KeptEntries | None = None) -> list[dict[str, Any]]:
-    """Return OpenAI model objects: each model, followed by its aliases that are not hidden.
+def list_models(
+    supervisor: Supervisor, created: int, kept: KeptEntries | None = None, *, usable: CatalogView | None = None
+) -> list[dict[str, Any]]:
+    """Return OpenAI model objects: each model that is `usable`, followed by its aliases that are not hidden.
 
     Mutates: `kept`, where entries are found that have not changed since the last time.
     """
     kept = {} if kept is None else kept
+    usable = usable or CatalogView(supervisor.catalog)
     look = Look.at(supervisor)
     entries = []
-    for spec in supervisor.catalog.models.values():
-        entries += _entries_of(look, spec, created, kept)
+    for spec in usable.models.values():
+        entries += _entries_under(usable, spec, _entries_of(look, spec, created, kept))
     return entries
 
 
-def model_entry(look: Look, spec: ModelSpec, created: int, kept: KeptEntries) -> Mapping[str, Any]:
+def _entries_under(usable: CatalogView, spec: ModelSpec, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of those of the model's names that may be used."""
+    if usable.is_whole:
+        return entries
+    names = {alias.name for alias in usable.aliases_of(spec)} | ({spec.name} if usable.opens(spec) else set())
+    return [as_seen(usable, spec, entry) for entry in entries if entry["id"] in names]
+
+
+def as_seen(view: CatalogView, spec: ModelSpec, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a model without names that may not be used: its own, and those of others in sentences."""
+    if view.is_whole:
+        return entry
+    seen = {key: _without_strangers(view, entry[key]) for key in ("reason", "last_exit", "status") if key in entry}
+    names = view.aliases_of(spec)
+    seen["aliases"] = [alias.name for alias in names if alias.listed]
+    seen["alias_patterns"] = [alias.name for alias in names if WILDCARD in alias.name]
+    return entry | seen
+
+
+def _without_strangers(view: CatalogView, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_strangers(view, one) for key, one in value.items()}
+    return view.without_strangers(value) if isinstance(value, str) else value
+
+
+def model_entry(look: Look, spec: ModelSpec, created: int, kept: KeptEntries) -> dict[str, Any]:
     """Return the model object of a model under its own name. Mutates: `kept`, as `list_models` does."""
     return _entries_of(look, spec, created, kept)[0]
 
@@ -90,29 +120,32 @@ def _is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return all(a is b or (isinstance(a, int) and a == b) for a, b in zip(one, other, strict=True))
 
 
-def find_model(supervisor: Supervisor, created: int, name: str) -> dict[str, Any]:
+def find_model(supervisor: Supervisor, created: int, name: str, *, usable: CatalogView | None = None) -> dict[str, Any]:
     """Return the OpenAI model object of a model or alias. Raises: ModelNotFound."""
-    found = supervisor.catalog.resolve(name)
-    entry = _model_entry(Look.at(supervisor), found.spec, created)
+    usable = usable or CatalogView(supervisor.catalog)
+    found = usable.resolve(name)
+    entry = as_seen(usable, found.spec, _model_entry(Look.at(supervisor), found.spec, created))
     return entry if found.alias is None else _alias_entry(entry, found.alias)
 
 
-def list_statuses(supervisor: Supervisor, created: int) -> list[dict[str, Any]]:
+def list_statuses(supervisor: Supervisor, created: int, *, usable: CatalogView | None = None) -> list[dict[str, Any]]:
     """Return the models as llama-server's router lists them; aliases are a field, not entries."""
     look = Look.at(supervisor)
-    return [
-        {
-            "id": spec.name,
-            "object": "model",
-            "created": created,
-            "owned_by": "corral",
-            "aliases": _listed_aliases(spec),
-            "alias_patterns": _alias_patterns(spec),
-            "tags": list(spec.tags),
-            "status": llama_server_status(look, spec),
-        }
-        for spec in supervisor.catalog.models.values()
-    ]
+    usable = usable or CatalogView(supervisor.catalog)
+    return [as_seen(usable, spec, _status_entry(look, spec, created)) for spec in usable.models.values()]
+
+
+def _status_entry(look: Look, spec: ModelSpec, created: int) -> dict[str, Any]:
+    return {
+        "id": spec.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "corral",
+        "aliases": _listed_aliases(spec),
+        "alias_patterns": _alias_patterns(spec),
+        "tags": list(spec.tags),
+        "status": llama_server_status(look, spec),
+    }
 
 
 def state_of(supervisor: Supervisor, spec: ModelSpec, view: ModelView | None) -> str:

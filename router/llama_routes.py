@@ -1,4 +1,4 @@
-"""llama-server's routes that the router answers itself: properties, LoRA adapters, saved slots.
+"""llama-server's routes that the router answers itself: properties and LoRA adapters.
 
 Reads snapshots and files only: it must never ask a worker or wake one.
 """
@@ -22,10 +22,10 @@ from router.json_reply import json_response
 from router.listing import Look, usable_context
 from router.llama_props import model_props, router_props
 from router.routes import Route
+from router.seen import usable_models
 from router.services import SERVICES, Services
 
 _MAX_BODY_BYTES = 64 * 1024
-_SLOT_ACTIONS = ("save", "restore", "erase")
 
 
 async def get_props(request: web.Request) -> web.StreamResponse:
@@ -33,8 +33,9 @@ async def get_props(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     supervisor = services.supervisor
     said = request.query.get("model")
-    name = said or find_unnamed(supervisor)
-    resolution = None if name is None else supervisor.catalog.resolve(name)
+    usable = usable_models(services)
+    name = said or find_unnamed(supervisor, usable)
+    resolution = None if name is None else usable.resolve(name)
     if resolution is None or (not said and resolution.spec.remote is not None):
         return json_response(router_props(supervisor.catalog.limits.max_loaded))
     spec = _local(resolution.spec)
@@ -92,30 +93,16 @@ async def post_loras(request: web.Request) -> web.StreamResponse:
     return json_response({"success": True})
 
 
-async def post_slot(request: web.Request) -> web.StreamResponse:
-    """Refuse: the state of a slot cannot be saved by hand."""
-    action = request.query.get("action")
-    if action not in _SLOT_ACTIONS:
-        raise BadRequest("'action' must be save, restore or erase: POST /slots/0?action=save", param="action")
-    raise NotAvailableYet(
-        f"saved state of slots (`action={action}`) is not available in this release; finished prompts are kept in "
-        f"memory and found by themselves, whatever slot they ran in, and with `prompt_cache_disk_bytes` of the model "
-        f"in models.yaml they survive an unload and a restart on the disk; to do without them set 'cache_prompt' to "
-        f"false in a request"
-    )
-
-
 ROUTES = (
     Route("GET", "/props", get_props, dialect=Dialect.LLAMA),
     Route("POST", "/props", post_props, scopes=(Scope.ADMIN,), is_shown=False, dialect=Dialect.LLAMA),
     Route("GET", "/lora-adapters", get_loras, dialect=Dialect.LLAMA),
     Route("POST", "/lora-adapters", post_loras, scopes=(Scope.ADMIN,), dialect=Dialect.LLAMA),
-    Route("POST", "/slots/{id:[0-9]+}", post_slot, is_shown=False, dialect=Dialect.LLAMA),
 )
 
 
 def _candidate(request: web.Request, services: Services) -> Resolution:
-    return find_candidate(services.supervisor, request.query.get("model"), ANY)
+    return find_candidate(services.supervisor, usable_models(services), request.query.get("model"), ANY)
 
 
 def _local(spec: ModelSpec) -> ModelSpec:

@@ -39,6 +39,19 @@ class _Pattern(Generic[T]):
         return at <= end
 
 
+class NameSet:
+    """Names and patterns of names, fixed when made."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        all_names = tuple(names)
+        self._names = frozenset(all_names)
+        self._patterns = NamePatterns((name, True) for name in all_names if WILDCARD in name)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether `name` is one of the names, or fits one of the patterns."""
+        return name in self._names or self._patterns.find(name) is not None
+
+
 class NamePatterns(Generic[T]):
     """Patterns with what each stands for, fixed when made.
 

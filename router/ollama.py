@@ -18,6 +18,7 @@ from aiohttp import web
 from router.api import run_model, running
 from router.body import check_media_type, parse_body, read_body
 from router.catalog import ModelSpec
+from router.catalog_view import CatalogView
 from router.dialects import Dialect
 from router.errors import BadRequest
 from router.gguf_header import GgufError, GgufHeader, read_gguf_texts
@@ -25,10 +26,11 @@ from router.json_reply import json_response
 from router.lifecycle import WorkerState
 from router.listing import Look
 from router.name_patterns import WILDCARD
-from router.ollama_names import find_tagged
+from router.ollama_names import find_tagged, tagged
 from router.ollama_shapes import Loaded, load_line, running_entry, show, tag_entry
 from router.relay import Call
 from router.routes import Route, Streaming
+from router.seen import usable_models
 from router.services import SERVICES, Exchange, Services
 
 SPOKEN_VERSION = "0.12.11"
@@ -59,7 +61,12 @@ class LoadOnly:
             reason = "unload"
         else:
             async with supervisor.lease(
-                spec, priority=call.priority, key_id=call.key_id, keep_alive_s=call.keep_alive_s
+                spec,
+                priority=call.priority,
+                key_id=call.key_id,
+                keep_alive_s=call.keep_alive_s,
+                weight=call.weight,
+                num_tokens=lambda: 0,
             ) as lease:
                 account.queue_s += lease.queue_s
                 account.load_s += lease.load_s
@@ -86,8 +93,11 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
 async def get_tags(request: web.Request) -> web.StreamResponse:
     """Answer with every model and listed alias that runs here, whether its file has been fetched or not."""
     services = request.app[SERVICES]
-    specs = services.supervisor.catalog.models.values()
-    entries = [entry for spec in specs if spec.remote is None for entry in _tags_of(spec, services)]
+    usable = usable_models(services)
+    entries = []
+    for spec in usable.models.values():
+        if spec.remote is None:
+            entries += _tags_under(usable, spec, _tags_of(spec, services))
     return json_response({"models": entries})
 
 
@@ -96,7 +106,7 @@ async def post_show(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     supervisor = services.supervisor
     fields = await read_fields(request, services)
-    resolution = find_tagged(supervisor.catalog, named_in(fields))
+    resolution = find_tagged(usable_models(services), named_in(fields))
     spec = resolution.spec
     if spec.remote is not None:
         raise BadRequest(f"`{spec.name}` is answered by another server (`url`): its file is not here", param="model")
@@ -109,10 +119,11 @@ async def post_show(request: web.Request) -> web.StreamResponse:
 
 async def get_running(request: web.Request) -> web.StreamResponse:
     """Answer with every model that is loaded, and when idleness will unload it."""
-    supervisor = request.app[SERVICES].supervisor
+    services = request.app[SERVICES]
+    supervisor = services.supervisor
     look, now_s, unix_s = Look.at(supervisor), time.monotonic(), time.time()
     entries = []
-    for spec in supervisor.catalog.models.values():
+    for spec in usable_models(services).models.values():
         view = look.fleet.models.get(spec.name)
         residents = () if view is None else view.residents
         ready = [one for one in residents if one.state in (WorkerState.READY, WorkerState.DRAINING)]
@@ -165,6 +176,14 @@ def _tags_of(spec: ModelSpec, services: Services) -> list[dict[str, Any]]:
     entries = [tag_entry(name, spec, header, services.started_at) for name in _names(spec)]
     services.kept_tags[spec.name] = spec, header, entries
     return entries
+
+
+def _tags_under(usable: CatalogView, spec: ModelSpec, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of those of the model's names that may be used."""
+    if usable.opens(spec):
+        return entries
+    names = {tagged(alias.name) for alias in usable.aliases_of(spec)}
+    return [entry for entry in entries if entry["name"] in names]
 
 
 def _names(spec: ModelSpec) -> list[str]:

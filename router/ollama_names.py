@@ -5,13 +5,15 @@ Owns which model such a name means, and how names are shown to these clients. Pu
 
 from __future__ import annotations
 
-from router.catalog import HOW_TO_ALIAS, Catalog, Resolution
+from router.catalog import Catalog, Resolution
+from router.catalog_view import CatalogView
 from router.errors import ModelNotFound
+from router.missing_names import HOW_TO_ALIAS
 
 LATEST = ":latest"
 
 
-def find_tagged(catalog: Catalog, name: str | None) -> Resolution:
+def find_tagged(catalog: Catalog | CatalogView, name: str | None) -> Resolution:
     """Return what `name` stands for: exactly it if there is such a model, else it with or without `:latest`.
 
     Aliases with a `*` come last. Raises: ModelNotFound in Ollama's words and with the nearest names; BadRequest when
@@ -27,7 +29,7 @@ def find_tagged(catalog: Catalog, name: str | None) -> Resolution:
         raise ModelNotFound(f"{not_found(catalog, name)}. {HOW_TO_ALIAS}", param="model") from None
 
 
-def find_exact(catalog: Catalog, name: str) -> Resolution | None:
+def find_exact(catalog: Catalog | CatalogView, name: str) -> Resolution | None:
     """Return what is called so, with or without `:latest`; None = nothing is, though an alias with a `*` may fit."""
     other = name.removesuffix(LATEST) if name.endswith(LATEST) else name + LATEST
     for candidate in filter(None, (name, other)):
@@ -40,7 +42,7 @@ def find_exact(catalog: Catalog, name: str) -> Resolution | None:
     return None
 
 
-def not_found(catalog: Catalog, name: str) -> ModelNotFound:
+def not_found(catalog: Catalog | CatalogView, name: str) -> ModelNotFound:
     """Return the error that Ollama's clients know by its words."""
     nearest = catalog.nearest_names(name.removesuffix(LATEST))
     shown = name if len(name) <= 80 else name[:80] + "…"

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import hdrs, web
 
 from router.auth import Scope
+from router.catalog_problems import ELSEWHERE
+from router.catalog_view import CatalogView
 from router.dialects import Dialect
-from router.errors import NoFreeSlot
+from router.errors import ModelNotFound, NoFreeSlot
 from router.fleet_views import ModelView
 from router.json_reply import json_response
 from router.lifecycle import WorkerState
 from router.listing import Look
 from router.metrics.page import JSON
 from router.routes import Route
+from router.seen import visible_models
 from router.services import SERVICES
 from router.shown_states import DOWNLOADING, UNAVAILABLE
 from router.slot_views import slot_entries
@@ -33,9 +36,9 @@ _LEAVING = frozenset({WorkerState.DRAINING.value, WorkerState.STOPPING.value})
 async def get_health(request: web.Request) -> web.StreamResponse:
     """Answer 200 if the router (or `?model=`) can take requests, else 503 with the reason."""
     services = request.app[SERVICES]
-    supervisor = services.supervisor
+    supervisor, is_open = services.supervisor, services.keys.is_empty  # with keys, strangers may ask this too
     if name := request.query.get("model"):
-        return _model_health(supervisor, name)
+        return _model_health(supervisor, name, tells_names=is_open)
     fleet = supervisor.snapshot()
     views = fleet.models.values()
     body: dict[str, Any] = {
@@ -48,26 +51,29 @@ async def get_health(request: web.Request) -> web.StreamResponse:
     if waiting := [(view.oldest_wait_s, view.name) for view in views if view.oldest_wait_s is not None]:
         wait_s, name = max(waiting)
         body["oldest_wait_s"] = round(wait_s, 1)
-        body["oldest_wait"] = {"model": name, "waiting_for": fleet.models[name].blocked_by}
+        if is_open:
+            body["oldest_wait"] = {"model": name, "waiting_for": fleet.models[name].blocked_by}
     if hung := supervisor.hung():
         body["hung"] = [
-            {"model": worker.model, "replica": worker.replica, "reason": why} for worker, why in sorted(hung.items())
+            ({"model": worker.model, "replica": worker.replica} if is_open else {}) | {"reason": why}
+            for worker, why in sorted(hung.items())
         ]
     if (refused := services.reloader.refused) is not None:
-        error = refused.summary if services.keys.is_empty else refused.outline  # with keys, strangers may ask this too
+        error = refused.summary if is_open else ELSEWHERE
         body["configuration"] = {"status": "invalid", "error": error, "since": round(refused.since_s)}
     return json_response(body, status=503 if fleet.is_shutting_down else 200)
 
 
 async def get_slots(request: web.Request) -> web.StreamResponse:
     """Answer with one entry for each slot of every loaded model (or of `?model=`), as last reported."""
-    supervisor = request.app[SERVICES].supervisor
+    services = request.app[SERVICES]
+    supervisor, visible = services.supervisor, visible_models(services)
     name = request.query.get("model")
-    wanted = supervisor.catalog.resolve(name).spec.name if name else None
+    wanted = visible.resolve(name).spec.name if name else None
     now_s = time.monotonic()
     entries = []
     for model, view in supervisor.snapshot().models.items():
-        if wanted in (None, model):
+        if wanted in (None, model) and (visible.is_whole or model in visible.models):
             for resident in view.residents:
                 entries += slot_entries(resident, supervisor.status(resident.worker), now_s)
     if request.query.get("fail_on_no_slot") and entries and all(entry["is_processing"] for entry in entries):
@@ -96,8 +102,12 @@ ROUTES = (
 )
 
 
-def _model_health(supervisor: Supervisor, name: str) -> web.Response:
+def _model_health(supervisor: Supervisor, name: str, *, tells_names: bool) -> web.Response:
+    found = supervisor.catalog.find(name)
+    if found is None and not tells_names:
+        raise ModelNotFound(f"there is no model named {name[:80]!r}", param="model")
     spec = supervisor.catalog.resolve(name).spec
+    told = CatalogView(supervisor.catalog, () if tells_names else (spec.name,))
     look = Look.at(supervisor)
     view = look.fleet.models.get(spec.name)
     state = look.state(spec)
@@ -105,11 +115,11 @@ def _model_health(supervisor: Supervisor, name: str) -> web.Response:
     is_healthy = reason is None and state not in _UNHEALTHY and state not in _LEAVING
     body: dict[str, Any] = {"status": "ok" if is_healthy else "unavailable", "model": spec.name, "state": state}
     if reason is not None:
-        body["reason"] = reason
+        body["reason"] = told.without_strangers(reason)
     if (progress := look.progress(spec)) is not None:
         body["progress"] = progress
     if (awaited := _own_progress(look, view) or (view.blocked_by if view is not None else None)) is not None:
-        body["waiting_for"] = awaited
+        body["waiting_for"] = told.without_strangers(awaited)
     return json_response(body, status=200 if is_healthy else 503)
 
 

@@ -9,7 +9,7 @@ Decisions that are not obvious:
 
 - Free leases are granted before anybody is evicted: a load serves those who paid for it first.
 - A load that fails refuses all who waited for it with the real reason, even if the pause is short: they do not
-  wait for a second attempt.
+  wait for a second attempt. After a crash of a worker that was ready they do: it can be loaded.
 - A model that was evicted goes to the back of the line, however old its own waiters are: its turn is over, and
   the room goes to the model it was evicted for.
 - Who waits for room that is becoming free has a claim on it, and on what is free already: smaller models that come
@@ -128,7 +128,7 @@ def _hopeless(ledger: FleetLedger, record: ModelRecord) -> Refusal | None:
         return None
     if record.policy.unavailable is not None:
         return reasons.unavailable_model(record.policy.name, record.policy.unavailable)
-    if record.rest is not WorkerState.UNLOADED:
+    if record.rest is not WorkerState.UNLOADED and not record.is_pausing:
         return reasons.failed_model(record, ledger.now_s)
     if not ledger.options_of(record):
         return reasons.too_large(record, ledger.devices)
@@ -381,7 +381,7 @@ def _demands(ledger: FleetLedger) -> list[_Demand]:
     found = []
     for record in ledger.awake.values():
         since_s = record.demand_since_s
-        if since_s is not None:
+        if since_s is not None and not record.is_pausing:
             overdue_at_s = since_s + record.max_wait_s(ledger.limits.max_wait_s)
             found.append(_Demand(record, since_s, ledger.now_s >= overdue_at_s))
     return found

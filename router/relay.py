@@ -1,33 +1,45 @@
 """One request to a worker's socket, and its frames back to the client.
 
-Owns the exchange: lease, POST, frames, the retry of a request that no worker has accepted, and what counts as a crash.
-Must not look into `D` payloads or the client's body, nor turn errors into HTTP (`app.py` does, through `Reply`).
+Owns the exchange: lease, POST, frames, the retry of a request that no worker has accepted, what counts as a crash, and
+the way to another worker. Must not look into `D` payloads or the client's body (`answer.py` reads frames), nor turn
+errors into HTTP (`app.py` does, through `Reply`).
 
-A worker sends the headers of its reply when it has read and accepted the request, before it generates anything. From
-then on the request is not sent again, whatever happens, and its body is not held.
+A worker sends the headers of its reply when it has read and accepted the request, before it generates anything. When
+it is lost after that, the answer goes on with another worker, behind what the client has seen: `resuming.py` says how
+often, and what is kept for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING
 
-import orjson
 from aiohttp import web
 
 from router.account import Account
+from router.answer import Answer, BrokenReply, WorkerGivesUp
 from router.body import BodyShare
 from router.catalog import ModelSpec
-from router.dialects import EVENT_STREAM, NDJSON
-from router.errors import RequestTimeout, RouterError, ShuttingDown, WorkerDied, WorkerRefused
-from router.events import WorkerId
+from router.errors import (
+    ModelUnavailable,
+    RequestTimeout,
+    RouterError,
+    ShuttingDown,
+    TooManyRequests,
+    WorkerDied,
+    WorkerRefused,
+)
+from router.events import ExitReason, WorkerExit, WorkerId
+from router.quarantine import Quarantine
 from router.reply import Reply
+from router.resuming import Journal, Resend, ResumeMemory
 from router.settings import RouterSettings
 from router.worker_session import ConnectionCut, NoConnection, NotHttp, WorkerReply
-from worker.contract import FRAMES_CONTENT_TYPE, ErrorPayload, Frame, FrameDecoder, FrameType, FramingError, Header
+from worker.contract import FRAMES_CONTENT_TYPE, FrameDecoder, FramingError, Header
 
 if TYPE_CHECKING:
     from router.leases import Lease
@@ -38,9 +50,12 @@ _log = logging.getLogger(__name__)
 _FRESH_WORKER_WITHIN_S = 5.0
 """How long a request that no worker has accepted waits for the fleet to notice that its worker is gone."""
 _RETRY_PAUSE_S = 0.05
+_PLACE_PAUSE_S = 1.0
+"""How long at most an answer that has lost its worker waits until it asks for another place."""
 _MAX_SENT = 2
 """Times that a request's bytes may have left without any answer: a request that kills its worker must not go on."""
 _SHOWN_TYPE = Header.CONTENT_TYPE.lower()
+_IDENTITY = Header.RESUME.lower()
 
 
 @dataclass(slots=True)
@@ -55,6 +70,8 @@ class Call:
     is_stream: bool
     priority: int = 0
     key_id: str | None = None
+    weight: float = 1.0
+    """Of its key, where requests wait."""
     prefixes: tuple[int, ...] = ()
     """Hashes of the conversation's beginnings, where several workers may serve it."""
     keep_alive_s: float | None = None
@@ -76,10 +93,14 @@ class NothingReceived(Exception):
         """False when there was no connection at all."""
 
 
-class BrokenReply(RouterError):
-    """The worker sent something that is no framed reply."""
+class Lost(Exception):
+    """The worker went away after it had accepted the request."""
 
-    code = "broken_reply"
+    def __init__(self, error: RouterError, *, may_go_on: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        """What the client is told if the answer does not go on."""
+        self.may_go_on = may_go_on
 
 
 class Relay:
@@ -94,7 +115,15 @@ class Relay:
         supervisor: Supervisor,
         settings: RouterSettings,
         body_share: BodyShare,
+        memory: ResumeMemory | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
+        self._limits = supervisor.catalog.limits
+        self._journal = Journal(memory or ResumeMemory(), self._limits.max_resumes, self._limits.max_resume_bytes)
+        self._turn = (quarantine or Quarantine()).turn(call.spec.name)
+        self._resume_by_s: float | None = None
+        """When an answer that has lost its worker is given up; None = it has one."""
+        self._answer_by_s: float | None = None
         self._call = call
         self._reply = reply
         self._account = account
@@ -108,21 +137,69 @@ class Relay:
 
         Raises: RouterError when there is no answer, or only half of one; ClientGone.
         """
-        if not self._call.is_stream:
-            return await self._try_until_accepted()
-        settings = self._settings
-        async with self._reply.kept_alive(settings.stream_open_after_s, settings.ping_interval_s):
-            return await self._try_until_accepted()
+        try:
+            with self._journal:
+                if not self._call.is_stream:
+                    return await self._try_until_answered()
+                settings = self._settings
+                async with self._reply.kept_alive(settings.stream_open_after_s, settings.ping_interval_s):
+                    return await self._try_until_answered()
+        finally:
+            self._turn.give_up()
 
-    async def _try_until_accepted(self) -> web.StreamResponse:
+    async def _try_until_answered(self) -> web.StreamResponse:
         failures: list[NothingReceived] = []
         while True:
             try:
                 return await self._attempt()
             except NothingReceived as failure:
                 failures.append(failure)
-            self._check_may_retry(failures)
-            await asyncio.sleep(_RETRY_PAUSE_S)
+                self._check_may_retry(failures)
+                await asyncio.sleep(_RETRY_PAUSE_S)
+            except Lost as lost:
+                failures.clear()
+                await self._go_on(lost)
+            except (ModelUnavailable, TooManyRequests) as refusal:
+                await self._wait_for_place(refusal)
+
+    async def _go_on(self, lost: Lost) -> None:
+        """Return when the answer may be asked of another worker. Raises: RouterError when it may not."""
+        self._turn.give_up()
+        if not (lost.may_go_on and self._journal.lose()):
+            raise lost.error
+        self._account.num_resumes = self._journal.num_resumes
+        self._resume_by_s = self._clock() + self._limits.resume_timeout_s
+        _log.warning(
+            "%s; the answer goes on with another worker",
+            lost.error,
+            extra={"request_id": self._account.request_id, "resumes": self._journal.num_resumes},
+        )
+        if self._journal.is_suspect:
+            async with self._resumed_in_time():
+                await self._turn.take()
+
+    async def _wait_for_place(self, refusal: RouterError) -> None:
+        """Return when it is worth asking again: full lines and pauses after crashes end. Raises: RouterError."""
+        if self._resume_by_s is None:
+            raise refusal
+        pause_s = min(refusal.retry_after_s or 0.0, _PLACE_PAUSE_S)
+        if self._clock() + pause_s >= self._resume_by_s:
+            raise WorkerDied(f"the worker of this answer ended, and no other could go on with it: {refusal}")
+        await asyncio.sleep(max(pause_s, _RETRY_PAUSE_S))
+
+    @asynccontextmanager
+    async def _resumed_in_time(self) -> AsyncIterator[asyncio.Timeout]:
+        """What is inside is broken off when the answer has waited too long for another worker. Raises: WorkerDied."""
+        try:
+            async with asyncio.timeout_at(self._resume_by_s) as limit:
+                yield limit
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise WorkerDied(
+                f"the worker of this answer ended, and no other could go on with it within "
+                f"{self._limits.resume_timeout_s:g} s (limits.resume_timeout_s in models.yaml)"
+            ) from None
 
     def _check_may_retry(self, failures: list[NothingReceived]) -> None:
         """Return if the request may be sent once more. Raises: WorkerDied.
@@ -152,23 +229,31 @@ class Relay:
         call, timeline = self._call, self._account.timeline
         if timeline is not None:
             timeline.ask(self._clock())
-        async with self._supervisor.lease(
-            call.spec,
-            priority=call.priority,
-            key_id=call.key_id,
-            prefixes=call.prefixes,
-            keep_alive_s=call.keep_alive_s,
-            request_id=self._account.request_id,
-        ) as lease:
+        is_resumed = self._resume_by_s is not None
+        async with (
+            self._resumed_in_time() as resuming,
+            self._supervisor.lease(
+                call.spec,
+                priority=call.priority + is_resumed,  # it had its place already: it goes before its equals
+                key_id=call.key_id,
+                prefixes=call.prefixes,
+                keep_alive_s=call.keep_alive_s,
+                request_id=self._account.request_id,
+                weight=call.weight,
+                num_tokens=lambda: self._account.num_tokens,
+            ) as lease,
+        ):
             self._account.queue_s += lease.queue_s
             self._account.load_s += lease.load_s
             if timeline is not None:
                 by = {"corral.worker": str(lease.worker)}
                 timeline.grant(self._clock(), by, load_s=lease.load_s, ready_ago_s=lease.ready_ago_s)
             limit_s = call.spec.request_timeout_s or None
+            if limit_s is not None and self._answer_by_s is None:
+                self._answer_by_s = self._clock() + limit_s
             try:
-                async with asyncio.timeout(limit_s) as limit:
-                    return await self._exchange(lease, limit)
+                async with asyncio.timeout_at(self._answer_by_s) as limit:
+                    return await self._exchange(lease, limit, resuming)
             except TimeoutError:
                 if not limit.expired():
                     raise
@@ -177,17 +262,30 @@ class Relay:
                     f"(request_timeout_s in models.yaml)"
                 ) from None
 
-    async def _exchange(self, lease: Lease, limit: asyncio.Timeout) -> web.StreamResponse:
+    async def _exchange(self, lease: Lease, limit: asyncio.Timeout, resuming: asyncio.Timeout) -> web.StreamResponse:
+        resend = self._journal.resend() or Resend(self._call.body, {})
         try:
-            worker_reply = await lease.session.post(self._call.path, self._call.body, self._headers(lease))
+            worker_reply = await lease.session.post(self._call.path, resend.body, self._headers(lease, resend))
         except NotHttp as problem:
             raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
         except ConnectionError as problem:
             raise NothingReceived(lease.worker, problem, self._clock()) from None
         try:
-            self._forget_body()
+            self._keep_body()
+            resuming.reschedule(None)
+            self._resume_by_s = None
             shown_type = _client_content_type(worker_reply)
-            answer = _Answer(self._reply, self._account, shown_type, self._clock, self._call.keep)
+            identity = worker_reply.headers.get(_IDENTITY, "")
+            self._journal.note_worker(identity)
+            answer = Answer(
+                self._reply,
+                self._account,
+                shown_type,
+                self._clock,
+                self._journal,
+                tells_steps=bool(identity),
+                keep=self._call.keep,
+            )
             await self._pump(worker_reply, lease, answer)
             limit.reschedule(None)  # it is complete: nothing may take it back
             worker_reply.release()
@@ -195,138 +293,65 @@ class Relay:
         finally:
             worker_reply.close()  # tells the worker to stop at once, if it was not released
 
-    def _headers(self, lease: Lease) -> Mapping[str, str]:
+    def _headers(self, lease: Lease, resend: Resend) -> Mapping[str, str]:
         """Return what the worker is told, with the time of its load where its reply tells it."""
         if not self._call.tells_load_time:
-            return self._call.headers
-        return {**self._call.headers, Header.LOAD_MS: str(round(1e3 * lease.load_s))}
+            return {**self._call.headers, **resend.headers}
+        return {**self._call.headers, **resend.headers, Header.LOAD_MS: str(round(1e3 * lease.load_s))}
 
-    async def _pump(self, worker_reply: WorkerReply, lease: Lease, answer: _Answer) -> None:
-        """Return when the answer's last frame has come. Raises: RouterError when none came or it tells an error."""
+    async def _pump(self, worker_reply: WorkerReply, lease: Lease, answer: Answer) -> None:
+        """Return when the answer's last frame has come.
+
+        Raises: RouterError when it tells an error; Lost when it has not come.
+        """
         decoder = FrameDecoder()
         try:
             while chunk := await worker_reply.read():
                 await answer.take(decoder.feed(chunk))
+                if self._journal.has_moved:
+                    self._turn.give_up()
                 if answer.is_ended:
                     return
         except (FramingError, NotHttp) as problem:
-            raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
+            broken = BrokenReply(f"the worker's reply cannot be read: {problem}")
+            raise Lost(broken, may_go_on=True) from None
+        except WorkerGivesUp as given_up:
+            raise Lost(WorkerRefused(given_up.error), may_go_on=True) from None
         except ConnectionCut:
             pass  # the same as a body that ends too early
         if answer.error is not None:
             raise WorkerRefused(answer.error)
         raise await self._explain_death(lease)
 
-    async def _explain_death(self, lease: Lease) -> RouterError:
+    async def _explain_death(self, lease: Lease) -> Lost:
         if self._supervisor.snapshot().is_shutting_down:
-            return ShuttingDown("the server is stopping; the answer was cut off")
+            return Lost(ShuttingDown("the server is stopping; the answer was cut off"), may_go_on=False)
         name = self._call.spec.name
-        cause = await self._last_words(lease.worker)
+        exit_ = await self._last_exit(lease.worker)
+        cause = "" if exit_ is None else f": {exit_.detail}"
         has_started = self._account.first_byte_at_s is not None
         what = "in the middle of this answer" if has_started else "before it had an answer"
-        return WorkerDied(f"the worker of `{name}` ended {what}{cause}", retry_after_s=2.0)
+        died = WorkerDied(f"the worker of `{name}` ended {what}{cause}", retry_after_s=2.0)
+        # One that was stopped although it had work was stopped on purpose: nobody wants it to be loaded again for that.
+        return Lost(died, may_go_on=exit_ is None or exit_.reason is not ExitReason.STOPPED)
 
-    async def _last_words(self, worker: WorkerId) -> str:
-        """Return ": reason" as soon as the fleet has noticed the exit; "" when it does not within a second."""
+    async def _last_exit(self, worker: WorkerId) -> WorkerExit | None:
+        """Return how the worker ended as soon as the fleet has noticed it; None when it does not within a second."""
         give_up_at_s = self._clock() + 1.0
         while self._clock() < give_up_at_s:
             view = self._supervisor.snapshot().models.get(worker.model)
             if view is None:
-                return ""
-            is_gone = all(resident.worker != worker for resident in view.residents)
-            if is_gone:
-                return f": {view.last_exit.detail}" if view.last_exit is not None else ""
+                return None
+            if all(resident.worker != worker for resident in view.residents):
+                return view.last_exit
             await asyncio.sleep(0.02)
-        return ""
+        return None
 
-    def _forget_body(self) -> None:
-        """From now on the request cannot be sent again, so its bytes need not be held while the answer runs."""
+    def _keep_body(self) -> None:
+        """From now on the body is held only as long as the answer may have to go on elsewhere."""
+        self._journal.keep(self._call.body)
         self._call.body = b""
         self._body_share.give_back()
-
-
-class _Answer:
-    """Turns frames into what the client gets: an event stream as it comes, anything else at once at its end."""
-
-    def __init__(
-        self,
-        reply: Reply,
-        account: Account,
-        content_type: str,
-        clock: Callable[[], float],
-        keep: Callable[[bytes], None] | None = None,
-    ) -> None:
-        self._reply = reply
-        self._keep = keep
-        self._account = account
-        self._content_type = content_type
-        self._is_stream = content_type.partition(";")[0].strip() in (EVENT_STREAM, NDJSON)
-        self._clock = clock
-        self._unsent: list[bytes] = []
-        """All of an answer that goes out at once; the end of a stream, which goes out with its close."""
-        self.error: ErrorPayload | None = None
-        """What the worker said went wrong; nothing is sent after it."""
-        self.is_ended = False
-
-    async def take(self, frames: list[Frame]) -> None:
-        """Pass on what `frames` carry. Raises: WorkerRefused at the end frame of a failed answer."""
-        pending: list[bytes] = []  # one write for all that came together
-        for frame in frames:
-            match frame.type:
-                case FrameType.DATA:
-                    if self.error is None and not self.is_ended:
-                        pending.append(frame.payload)
-                case FrameType.ERROR:
-                    self.error = _read_error(frame.payload)
-                case FrameType.END:
-                    self._note_end(frame.payload)
-                case FrameType.STORE:  # at once: the client may go on from it when it has the data that follow
-                    self._note_kept(frame.payload)
-                case FrameType.RESUME | FrameType.PROGRESS:
-                    pass  # about the request, not for the client
-                case _:
-                    assert_never(frame.type)
-        if pending and self._account.first_byte_at_s is None:
-            self._account.first_byte_at_s = self._clock()
-        if not self._is_stream or (self.is_ended and self.error is None):
-            self._unsent += pending
-        elif pending:
-            await self._reply.write(b"".join(pending))
-        if self.is_ended and self.error is not None:
-            raise WorkerRefused(self.error)
-
-    async def close(self) -> web.StreamResponse:
-        """Return the client's response, with all of the answer in it."""
-        rest = b"".join(self._unsent)
-        if not self._is_stream:
-            if self._reply.is_open:
-                raise BrokenReply("the worker sent no event stream where one was asked for")
-            return await self._reply.send(self._content_type, rest)
-        response = await self._reply.finish(rest)
-        # Clients close as soon as they have read the last event, often before the reply's handler has returned.
-        self._account.is_answered = True
-        return response
-
-    def _note_kept(self, payload: bytes) -> None:
-        if self._keep is None or self.error is not None:
-            return
-        try:
-            self._keep(payload)
-        except ValueError as problem:
-            raise BrokenReply(f"what the worker wants to have kept cannot be read: {problem}") from None
-
-    def _note_end(self, payload: bytes) -> None:
-        self.is_ended = True
-        if self._account.timeline is not None:
-            self._account.timeline.note_end(self._clock())
-        end = _json_object(payload)
-        usage = end.get("usage")
-        self._account.usage = usage if isinstance(usage, dict) else {}
-        timings = end.get("timings")
-        self._account.timings = timings if isinstance(timings, dict) else {}
-        self._account.finish_reasons = tuple(str(reason) for reason in end.get("finish_reasons") or ())
-        if end.get("outcome") != "ok" and self.error is None:
-            self.error = ErrorPayload(500, "internal_error", "the worker gave up on this request without a reason")
 
 
 def _client_content_type(worker_reply: WorkerReply) -> str:
@@ -335,18 +360,3 @@ def _client_content_type(worker_reply: WorkerReply) -> str:
     if worker_reply.status != 200 or kind != FRAMES_CONTENT_TYPE or not shown:
         raise BrokenReply(f"the worker answered with HTTP {worker_reply.status} and {kind}, not with a framed reply")
     return shown
-
-
-def _read_error(payload: bytes) -> ErrorPayload:
-    try:
-        return ErrorPayload.from_json(payload)
-    except ValueError as problem:
-        raise BrokenReply(f"the worker's error cannot be read: {problem}") from None
-
-
-def _json_object(payload: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(payload)
-    except ValueError as problem:
-        raise BrokenReply(f"the end of the worker's reply cannot be read: {problem}") from None
-    return value if isinstance(value, dict) else {}

@@ -27,6 +27,7 @@ from router.catalog_problems import ELSEWHERE, CatalogError, Problem, first_prob
 from router.cors import ANY
 from router.errors import ShuttingDown, TooManyRequests
 from router.host_guard import HostGuard, is_loopback
+from router.listen import admin_host
 from router.own_thread import in_own_thread
 from router.settings import RouterSettings
 from router.watcher import Sight, look
@@ -287,9 +288,11 @@ def read_keys(settings: RouterSettings, catalog: Catalog, environ: Mapping[str, 
     Raises: KeyProblem when one cannot be read, or when everybody in reach of a public address could do everything.
     """
     keys = load_key_ring(settings, catalog.keys, environ)
-    if keys.is_empty and not is_loopback(settings.host) and not settings.allow_unauthenticated:
+    hosts = filter(None, (settings.host, admin_host(settings.admin_socket)))
+    exposed = next((host for host in hosts if not is_loopback(host)), None)
+    if keys.is_empty and exposed is not None and not settings.allow_unauthenticated:
         raise KeyProblem(
-            f"refusing to listen on {settings.host} without API keys: everybody in reach could use and unload the "
+            f"refusing to listen on {exposed} without API keys: everybody in reach could use and unload the "
             f"models. Set CORRAL_API_KEYS or --api-key-file (and CORRAL_ADMIN_KEYS for load and unload); or set "
             f"CORRAL_ALLOW_UNAUTHENTICATED=1 if something else protects this address"
         )

@@ -146,20 +146,21 @@ class Reply:
 
     async def _open(self) -> web.StreamResponse:
         if self._stream is None:
-            stream = web.StreamResponse(
-                headers={
-                    "Content-Type": stream_type(self.dialect),
-                    "Cache-Control": "no-cache",
-                    "X-Accel-Buffering": "no",  # nginx would send the stream in one lump
-                    **self.headers,
-                }
-            )
+            stream = web.StreamResponse(headers=self._stream_headers())
             try:
                 await stream.prepare(self._request)
             except ConnectionError:
                 raise ClientGone from None
             self._stream = stream
         return self._stream
+
+    def _stream_headers(self) -> dict[str, str]:
+        return {
+            "Content-Type": stream_type(self.dialect),
+            "Cache-Control": "no-cache",
+            "X-Accel-Buffering": "no",  # nginx would send the stream in one lump
+            **self.headers,
+        }
 
     async def _end(self, stream: web.StreamResponse, data: bytes) -> None:
         await self._sent(stream.write_eof(data))

@@ -51,7 +51,7 @@ class ReplyReader:
         """Take the next bytes of an event stream, however they are cut."""
         *lines, rest = chunk.split(b"\n")
         for line in lines:
-            if not self._is_skipping:
+            if not self._is_skipping and len(self._line) + len(line) <= MAX_LINE_BYTES:
                 self._read_line(bytes(self._line) + line if self._line else line)
             self._line.clear()
             self._is_skipping = False

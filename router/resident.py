@@ -14,7 +14,7 @@ from typing import Any
 from router.departures import exit_in_words
 from router.device import NOWHERE, Footprint, Placement
 from router.events import Departure, ExitReason, LeaseId, ModelPolicy, StopCause, WorkerExit, WorkerId
-from router.lifecycle import FAILED_COOL_DOWN_S, STABLE_S, WorkerState, advance, backoff_s
+from router.lifecycle import FAILED_COOL_DOWN_S, MAX_CRASH_PAUSE_S, STABLE_S, WorkerState, advance, backoff_s
 from router.placement import Options
 from router.prefix_memory import PrefixMemory
 from router.waiting import WaitingLine
@@ -115,6 +115,8 @@ class ModelRecord:
     """By replica number."""
     rest: WorkerState = WorkerState.UNLOADED
     """What the model is while it has no resident: UNLOADED, BACKOFF or FAILED."""
+    has_crashed: bool = False
+    """What it rests from is the crash of a worker that was ready."""
     num_failures: int = 0
     """In a row."""
     retry_at_s: float = 0.0
@@ -209,6 +211,11 @@ class ModelRecord:
         if self.turn_ended_s is None:
             return since_s
         return max(since_s, self.turn_ended_s)
+
+    @property
+    def is_pausing(self) -> bool:
+        """Its workers crash again and again, but they can be loaded: requests wait until a pause is over."""
+        return self.rest is WorkerState.BACKOFF and self.has_crashed
 
     @property
     def queue_deadline_s(self) -> float | None:
@@ -361,11 +368,9 @@ class ModelRecord:
         )
         was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None
         was_ready = resident.ready_at_s is not None
-        if resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S:
+        is_stable = resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S
+        if is_stable:
             self.num_failures = 0
-            is_stable = True
-        else:
-            is_stable = False
         after = WorkerState.UNLOADED
         if not (was_asked or self.is_outdated(resident) or self.is_removed or is_stable):
             self.num_failures += 1
@@ -381,6 +386,7 @@ class ModelRecord:
 
     def _after_failure(self, exit_: WorkerExit, was_ready: bool, now_s: float) -> WorkerState:
         """Return BACKOFF, FAILED or, after a first crash, UNLOADED, with the end of the pause noted."""
+        self.has_crashed = was_ready
         if not was_ready:
             if exit_.reason is ExitReason.BAD_MODEL:
                 self.is_preload_due = False
@@ -390,5 +396,5 @@ class ModelRecord:
             return WorkerState.BACKOFF
         if self.num_failures < 2:
             return WorkerState.UNLOADED
-        self.retry_at_s = now_s + backoff_s(self.num_failures - 1)
+        self.retry_at_s = now_s + min(backoff_s(self.num_failures - 1), MAX_CRASH_PAUSE_S)
         return WorkerState.BACKOFF

@@ -41,6 +41,8 @@ class Running:
     """LoRA adapters which are set for a model apply to its requests: their replies are generated."""
     capability: str | None = None
     """A request without a model's name may go to the only loaded one with this capability; None = it must name one."""
+    may_be_empty: bool = False
+    """A request without a body is one without fields."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,12 @@ import functools
 import logging
 import math
 import os
-import resource
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from aiohttp import web
-
-from router.app import make_app, make_runner
+from router.app import make_app
 from router.auth import KeyProblem, KeyRing
 from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
@@ -31,12 +27,13 @@ from router.conversations import Conversations
 from router.cores import count_cores
 from router.cors import Cors
 from router.devices import DeviceMonitor
+from router.entrances import Addresses, listening, open_addresses, raise_open_files_limit
 from router.errors import ShuttingDown
 from router.fleet_log import fields
 from router.greeting import greet
 from router.host_guard import HostGuard, is_loopback
 from router.lifecycle import WorkerState
-from router.listen import CannotListen, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
+from router.listen import CannotListen, admin_host, most_exposed, passed_sockets, reach_of
 from router.listing import UNAVAILABLE
 from router.logs import is_for_people
 from router.metrics import RouterMetrics
@@ -48,20 +45,18 @@ from router.service_notify import Heartbeat, ServiceManager, describe
 from router.services import Services
 from router.settings import RouterSettings
 from router.sources import ModelStore
-from router.stopping import Connections, Signals, drain
+from router.stopping import Signals, drain
 from router.supervisor import Supervisor
 from router.tasks import AgainOnce, Tasks
+from router.tls import TlsFiles
 from router.tracing import start_tracing
 from router.version import version
 from router.watcher import PATIENCE_S, Watcher
 
 _log = logging.getLogger(__name__)
 
-_MAX_OPEN_FILES = 65536
 _SPANS_WITHIN_S = 2.0
 """How long the last spans may take to be sent."""
-_CLOSE_WITHIN_S = 3.0
-"""How long answers may take to reach their clients once every worker has stopped."""
 
 
 class CannotServe(Exception):
@@ -70,7 +65,7 @@ class CannotServe(Exception):
 
 def run(catalog: Catalog, settings: RouterSettings) -> int:
     """Serve until a signal stops it; return the process's exit code. Raises: CannotServe."""
-    _raise_open_files_limit()
+    raise_open_files_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(catalog, settings))
 
@@ -87,7 +82,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
             settings = settings.model_copy(update=dict(zip(("host", "port"), most_exposed(passed), strict=True)))
         keys = _load_keys(catalog, settings)
         stop = Signals()
-        sockets = passed or bind_sockets(settings.host, settings.port)
+        addresses = open_addresses(settings, passed)
     except CannotListen as error:
         raise CannotServe(str(error)) from None
     metrics, store = RouterMetrics(), make_store(settings)
@@ -99,9 +94,11 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         metrics=metrics,
         cache_dir=cache_dir(settings).absolute(),
         device_monitor=DeviceMonitor(may_probe=settings.worker_command is None),
+        is_confined=settings.worker_sandbox,
     )
     cors = Cors(settings.cors_origins)
-    guard = HostGuard(host=settings.host, allowed=settings.allowed_hosts, has_keys=not keys.is_empty, cors=cors)
+    names = (*settings.allowed_hosts, *filter(None, [admin_host(settings.admin_socket)]))
+    guard = HostGuard(host=settings.host, allowed=names, has_keys=not keys.is_empty, cors=cors)
     body_memory = BodyMemory(body_memory_bytes(settings, catalog.limits))
     files, remotes = _FileWarnings(store, settings), Remotes()
     assert catalog.path is not None, "a catalogue that is served was read from somewhere"
@@ -134,13 +131,13 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     try:
         await supervisor.start()
         async with (
-            _listening(app, sockets, stop) as connections,
+            listening(app, addresses, settings, stop) as connections,
             _progress_shown(supervisor),
             _in_touch(manager, supervisor, reloader) as heartbeat,
         ):
-            await _announce(catalog, settings, keys, sockets, files, are_passed=bool(passed))
+            await _announce(catalog, settings, keys, addresses, files, are_passed=bool(passed))
             files.look(list(catalog.models.values()))
-            async with _following(reloader, stop, manager):
+            async with _following(reloader, addresses.tls, stop, manager):
                 await stop.first.wait()
             files.close()
             heartbeat.is_stopping = True
@@ -154,8 +151,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
     finally:
         await supervisor.close(0.0)
         await store.close()
-        for sock in sockets:
-            sock.close()
+        addresses.close()
         if tracing is not None:
             await tracing.close(_SPANS_WITHIN_S)
     _log.info("stopped")
@@ -182,13 +178,15 @@ def cache_dir(settings: RouterSettings) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _following(reloader: Reloader, stop: Signals, manager: ServiceManager) -> AsyncIterator[None]:
+async def _following(
+    reloader: Reloader, tls: TlsFiles | None, stop: Signals, manager: ServiceManager
+) -> AsyncIterator[None]:
     """What is served follows its files inside the block."""
     # A model file that is being copied into a folder is not to be read half, however long that takes.
     watcher = Watcher(reloader, patience_s=math.inf if reloader.path.is_dir() else PATIENCE_S)
     watching = asyncio.create_task(watcher.run())
     watching.add_done_callback(_note_end_of_watch)
-    reloads = AgainOnce(lambda: _reload(reloader, manager), "reload")
+    reloads = AgainOnce(lambda: _reload(reloader, tls, manager), "reload")
     stop.reload_with(reloads.ask)
     try:
         yield
@@ -199,9 +197,11 @@ async def _following(reloader: Reloader, stop: Signals, manager: ServiceManager)
         await reloads.close()
 
 
-async def _reload(reloader: Reloader, manager: ServiceManager) -> None:
+async def _reload(reloader: Reloader, tls: TlsFiles | None, manager: ServiceManager) -> None:
     """Everything follows what the files say now, or the log tells why not; the service manager sees both ends."""
     manager.reloading()
+    if tls is not None:
+        await tls.take_edits()
     try:
         await reloader.reload("SIGHUP")
     except (CatalogError, ShuttingDown):
@@ -234,19 +234,6 @@ def _note_end_of_watch(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         text = "edits are no longer noticed, which is a fault of the router; SIGHUP and POST /admin/reload still work"
         _log.error(text, exc_info=task.exception())
-
-
-@contextlib.asynccontextmanager
-async def _listening(app: web.Application, sockets: list[socket.socket], stop: Signals) -> AsyncIterator[Connections]:
-    runner = make_runner(app, _CLOSE_WITHIN_S)
-    connections = Connections(app, runner, sockets)
-    await runner.setup()
-    try:
-        for sock in sockets:
-            await web.SockSite(runner, sock, backlog=1024).start()
-        yield connections
-    finally:
-        await connections.close(stop.second)
 
 
 @contextlib.asynccontextmanager
@@ -317,14 +304,16 @@ async def _announce(
     catalog: Catalog,
     settings: RouterSettings,
     keys: KeyRing,
-    sockets: list[socket.socket],
+    addresses: Addresses,
     files: _FileWarnings,
     *,
     are_passed: bool,
 ) -> None:
-    url, reach = url_of(sockets[0]), reach_of(sockets)
+    url, reach = addresses.url, reach_of(addresses.main)
     if not is_for_people(settings.log_format, sys.stdout):
         known = {"url": url, "models": list(catalog.models), "version": version()}
+        if addresses.admin_url is not None:
+            known["admin_url"] = addresses.admin_url
         if are_passed:
             known["sockets"] = "passed by the service manager"
         _log.info("listening%s", f" {reach}" if reach else "", extra=known)
@@ -333,6 +322,7 @@ async def _announce(
         catalog,
         version=version(),
         url=url,
+        admin_url=addresses.admin_url,
         reach=reach,
         problems=await files.problems(list(catalog.models.values())),
         has_keys=not keys.is_empty,
@@ -349,15 +339,6 @@ def _edits(catalog: Catalog) -> str | None:
     if catalog.path is not None and catalog.path.suffix != ".gguf":
         return f"Edits of {catalog.path.name} are picked up while the server runs."
     return None
-
-
-def _raise_open_files_limit() -> None:
-    """Each stream takes two descriptors; some systems start with a limit of 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS may refuse; the old limit still works
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -5,6 +5,7 @@ Owns two records and the ways to reach them. Must hold no behaviour of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,14 @@ from router.conversations import Conversations
 from router.cors import Cors
 from router.dialects import Dialect
 from router.host_guard import HostGuard
+from router.key_guesses import KeyGuesses
+from router.key_usage import KeyUsage
 from router.lora_scales import LoraScales
+from router.quarantine import Quarantine
 from router.recent_requests import RecentRequests
 from router.remotes import Remotes
 from router.reply import Reply
+from router.resuming import ResumeMemory
 from router.routes import Route
 from router.settings import RouterSettings
 
@@ -58,12 +63,20 @@ class Services:
     """Adapters of requests that name none."""
     store: ModelFiles | None = None
     """Finds and fetches model files; None = nothing can be pulled."""
+    resume_memory: ResumeMemory = field(default_factory=ResumeMemory)
+    """What is kept of running requests so that they can go on with another worker."""
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    """Requests that may be what kills their workers."""
     recent: RecentRequests = field(default_factory=RecentRequests)
     """The last requests that have ended."""
     tracing: Tracing | None = None
     """Sends spans of requests to models; None = nobody wants them."""
     cors: Cors = field(default_factory=Cors)
     """Pages that may read answers."""
+    guesses: KeyGuesses = field(default_factory=KeyGuesses)
+    """Wrong API keys that have come lately."""
+    key_usage: KeyUsage = field(default_factory=KeyUsage)
+    """What API keys have used of their limits."""
 
 
 SERVICES = web.AppKey("services", Services)
@@ -80,6 +93,8 @@ class Exchange:
     route: Route | None = None
     trace: Trace | None = None
     """Of requests to models, where they are traced."""
+    close: Callable[[], None] | None = None
+    """Writes the account down, once, at the end; None = the request goes on without its client, and does it itself."""
 
 
 _current: ContextVar[Exchange] = ContextVar("exchange")  # each request runs in a task of its own

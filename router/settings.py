@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from router.catalog import Catalog
 
 ENV_PREFIX = "CORRAL_"
-_OF_COMMANDS = frozenset({"CORRAL_FILE", "CORRAL_URL", "CORRAL_API_KEY"})
+_OF_COMMANDS = frozenset(
+    {"CORRAL_FILE", "CORRAL_URL", "CORRAL_API_KEY"}
+    | {"CORRAL_TLS_CA", "CORRAL_TLS_CLIENT_CERT", "CORRAL_TLS_CLIENT_KEY"}
+)
 """What commands read themselves."""
 
 
@@ -98,6 +101,24 @@ class RouterSettings(BaseSettings):
     cors_origins: _Origins = ()
     """Origins of pages that may send requests and read the answers (CORS); `*` = any, which needs keys."""
 
+    tls_cert: _Path | None = None
+    """File with the server's certificate, and those between it and its authority, in PEM form; None = plain HTTP."""
+    tls_key: _Path | None = None
+    """File with its private key; None = the key stands in `tls_cert`."""
+    tls_client_ca: _Path | None = None
+    """File with the authorities that sign clients: only clients with a certificate of theirs may connect."""
+    admin_socket: str | None = None
+    """Where operators' requests are answered, and only there: the path of a Unix socket, or HOST:PORT."""
+
+    max_connections: int | None = Field(None, ge=1)
+    """Clients' connections that may be open; None = 10,000, or less where the system's limit of open files is low."""
+    request_head_timeout_s: float = Field(30.0, ge=0, le=86400)
+    """For a request's head to come, from the opening of a connection or its first byte; 0 = any time."""
+    request_body_timeout_s: float = Field(60.0, ge=0, le=86400)
+    """For a request's body to come; a long one gets a second more for each 16 KiB that have come. 0 = any time."""
+    worker_sandbox: bool = True
+    """Workers may write to few folders and open no TCP connections, where the kernel can enforce it (Linux)."""
+
     allow_config_edits: bool = False
     """Administrators may write `models.yaml` over HTTP. Its `hooks` are commands that this process runs."""
 
@@ -128,6 +149,17 @@ class RouterSettings(BaseSettings):
     """So many of them."""
     responses_max_age_s: float = Field(86_400.0, gt=0, le=10**9)
     """One that was not used for so long is forgotten."""
+
+    kept_streams_max_count: int = Field(256, ge=1, le=100_000)
+    """Replies that are kept for clients whose connection was lost, all together; of one API key a quarter of them."""
+    kept_streams_max_bytes: int = Field(64 * 2**20, ge=2**16)
+    """Of all of them together."""
+    kept_stream_max_bytes: int = Field(4 * 2**20, ge=2**16)
+    """Of each one; the oldest bytes go first."""
+    kept_stream_s: float = Field(300.0, ge=0, le=86400)
+    """One that is complete is kept for so long."""
+    detached_stream_s: float = Field(300.0, ge=0, le=86400)
+    """One that nobody reads is generated on for so long."""
 
     worker_command: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_command)] = None
     """Starts another program in place of the worker (a JSON list); for tests."""

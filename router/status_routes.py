@@ -23,8 +23,9 @@ _DEFAULT_LIMIT = 100
 
 async def get_status(request: web.Request) -> web.StreamResponse:
     """Answer with the server, its models, devices, slots and queue as they are now."""
-    scene = Scene.of(request.app[SERVICES])
-    is_admin = Scope.ADMIN in current_exchange().grant.scopes
+    grant = current_exchange().grant
+    scene = Scene.of(request.app[SERVICES], grant.visible)
+    is_admin = Scope.ADMIN in grant.scopes
     return json_response(
         {
             "server": view_server(scene, in_full=is_admin),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from router.catalog_problems import ELSEWHERE, first_problems
+from router.catalog_view import CatalogView
 from router.device import CPU
 from router.fleet_views import DeviceView, ModelView, ResidentView
 from router.lifecycle import WorkerState
-from router.listing import Look, model_entry
+from router.listing import Look, as_seen, model_entry
 from router.slot_views import slot_entries
 from router.version import version
 from worker.contract import WorkerStatus
@@ -39,16 +40,32 @@ class Scene:
     look: Look
     now_s: float
     """Of the monotonic clock."""
+    visible: CatalogView
+    """The models that are told of."""
 
     @classmethod
-    def of(cls, services: Services) -> Scene:
-        """Return how things stand now."""
-        return cls(services, Look.at(services.supervisor), time.monotonic())
+    def of(cls, services: Services, names: tuple[str, ...] = ()) -> Scene:
+        """Return how things stand now, for those who may watch the models of `names`; () = everything."""
+        visible = CatalogView(services.supervisor.catalog, names)
+        return cls(services, Look.at(services.supervisor), time.monotonic(), visible)
+
+    def seen_by(self, names: tuple[str, ...]) -> Scene:
+        """Return the same instant for those who may watch the models of `names`."""
+        return replace(self, visible=CatalogView(self.services.supervisor.catalog, names)) if names else self
+
+    def shows(self, model: str) -> bool:
+        """Whether the model of this name is told of."""
+        return self.visible.is_whole or model in self.visible.models
+
+    @property
+    def views(self) -> list[ModelView]:
+        """What the fleet says of each model."""
+        return [view for view in self.look.fleet.models.values() if self.shows(view.name)]
 
     @property
     def residents(self) -> Iterable[ResidentView]:
         """All live workers."""
-        return (resident for view in self.look.fleet.models.values() for resident in view.residents)
+        return (resident for view in self.views for resident in view.residents)
 
     def status(self, resident: ResidentView) -> WorkerStatus | None:
         """Return what a worker said last."""
@@ -61,33 +78,35 @@ class Scene:
 def view_server(scene: Scene, *, in_full: bool) -> dict[str, Any]:
     """Return what is told of the server as a whole; `in_full`, to administrators."""
     services, fleet = scene.services, scene.look.fleet
-    views = fleet.models.values()
+    views = scene.views
     return {
         "version": version(),
         "status": "draining" if fleet.is_shutting_down else "ok",
         "started_at": services.started_at,
-        "default_model": services.supervisor.catalog.default_model,
-        "models": len(services.supervisor.catalog.models),
+        "default_model": scene.visible.default_model,
+        "models": len(scene.visible.models),
         "loaded": sum(view.state is WorkerState.READY for view in views),
         "queue_length": sum(view.queue_length for view in views),
         "allow_config_edits": services.settings.allow_config_edits,
         "is_open": services.keys.is_empty,
-        "configuration": view_configuration(services.reloader, in_full=in_full),
+        "configuration": view_configuration(services.reloader, in_full=in_full, tells_where=scene.visible.is_whole),
     }
 
 
-def view_configuration(reloader: Reloader, *, in_full: bool) -> dict[str, Any]:
+def view_configuration(reloader: Reloader, *, in_full: bool, tells_where: bool = True) -> dict[str, Any]:
     """Return what is served, and what is wrong with the files if they say something else by now.
 
-    Only `in_full` in words, which are for administrators: others are told where.
+    Only `in_full` in words, which are for administrators: others are told where, or that there is something.
     """
     refused, words = reloader.refused, {} if in_full else {"message": ELSEWHERE}
     return {
         "path": reloader.path.name,  # where it lies is for administrators
         "status": "valid" if refused is None else "invalid",
-        "error": None if refused is None else refused.summary if in_full else refused.outline,
-        "problems": []
+        "error": None
         if refused is None
+        else (refused.summary if in_full else refused.outline if tells_where else ELSEWHERE),
+        "problems": []
+        if refused is None or not tells_where
         else [problem.to_json() | words for problem in first_problems(refused.problems)],
         "since": None if refused is None else round(refused.since_s, 3),
         "loaded_at": round(reloader.loaded_at_s, 3),  # two reloads within a second differ
@@ -99,13 +118,15 @@ def view_configuration(reloader: Reloader, *, in_full: bool) -> dict[str, Any]:
 
 def view_models(scene: Scene) -> list[dict[str, Any]]:
     """Return what is told of every model."""
-    return [view_model(scene, spec) for spec in scene.services.supervisor.catalog.models.values()]
+    return [view_model(scene, spec) for spec in scene.visible.models.values()]
 
 
 def view_model(scene: Scene, spec: ModelSpec) -> dict[str, Any]:
     """Return the model's entry of `/v1/models`, and what operators want to know besides."""
     services, view = scene.services, scene.look.fleet.models.get(spec.name)
-    entry = dict(model_entry(scene.look, spec, services.started_at, services.kept_entries))
+    entry = dict(
+        as_seen(scene.visible, spec, model_entry(scene.look, spec, services.started_at, services.kept_entries))
+    )
     if view is None:
         running = services.remotes.num_running(spec.name) if spec.remote is not None else 0
         return entry | _at_rest(spec, running)
@@ -116,12 +137,17 @@ def view_model(scene: Scene, spec: ModelSpec) -> dict[str, Any]:
         "preload": spec.preload,
         "queue_length": view.queue_length,
         "oldest_wait_s": None if view.oldest_wait_s is None else round(view.oldest_wait_s, 1),
-        "waiting_for": view.blocked_by,
+        "waiting_for": _told(scene, view.blocked_by),
         "running_requests": sum(resident.num_leases for resident in view.residents),
         "tokens_per_second": _speeds(scene, view),
         "idle_unload_in_s": _idle_unload_in_s(view, scene.now_s),
         "num_starts": view.num_starts,
     }
+
+
+def _told(scene: Scene, words: str | None) -> str | None:
+    """Return words about a model without the names of those that are not told of."""
+    return None if words is None else scene.visible.without_strangers(words)
 
 
 def pin_source(view: ModelView) -> str | None:
@@ -233,7 +259,8 @@ def _view_share(device_id: str, resident: ResidentView, status: WorkerStatus | N
 
 def view_queue(scene: Scene, *, with_keys: bool) -> dict[str, Any]:
     """Return the requests that wait, the most urgent first; whose keys they came with is for administrators."""
-    waiters, models = scene.services.supervisor.waiters(), scene.look.fleet.models
+    models = scene.look.fleet.models
+    waiters = [waiter for waiter in scene.services.supervisor.waiters() if scene.shows(waiter.model)]
     return {
         "length": len(waiters),
         "requests": [
@@ -243,7 +270,7 @@ def view_queue(scene: Scene, *, with_keys: bool) -> dict[str, Any]:
                 "waits_s": round(waiter.waits_s, 1),
                 "priority": waiter.priority,
                 "key": waiter.key_id if with_keys else None,
-                "waiting_for": models[waiter.model].blocked_by if waiter.model in models else None,
+                "waiting_for": _told(scene, models[waiter.model].blocked_by) if waiter.model in models else None,
             }
             for waiter in waiters[:MAX_QUEUE]
         ],

@@ -20,6 +20,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from router.early_hangup import EarlyHangup, has_terminal
+from router.kept_runs import KEPT_RUNS
 from router.live_streams import LIVE_STREAMS
 from router.remotes import Remotes
 from router.services import SERVICES
@@ -96,12 +97,13 @@ class Connections:
         self._is_ending = True
 
     def dismiss_followers(self, *, for_good: bool) -> None:
-        """All who follow events or logs know that the server stops, and their replies end.
+        """All who follow events or logs know that the server stops, and their replies end; answers without readers do.
 
         Whoever comes then is told the same, and may stay as long as the server does, unless it is `for_good`.
         """
         self._app[TOPIC_HUB].tell_stop(self._app[SERVICES])
         self._app[LIVE_STREAMS].dismiss(for_good=for_good)
+        self._app[KEPT_RUNS].dismiss()
 
     async def close(self, hurry: asyncio.Event) -> None:
         """All are closed, their answers sent as far as clients take them in time, which is short from `hurry` on."""

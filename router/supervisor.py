@@ -54,7 +54,7 @@ from router.fleet_log import FleetLog
 from router.fleet_views import WaiterView
 from router.gguf_header import GgufHeader
 from router.ground import Ground
-from router.launch import capped_context, effective_context, worker_command, worker_environment
+from router.launch import capped_context, effective_context, worker_command, worker_environment, worker_folders
 from router.leases import Lease, Tickets
 from router.log_tail import LogTail
 from router.machine_watch import MachineWatch, make_machine_watch
@@ -92,17 +92,17 @@ class Supervisor:
         worker_command: Sequence[str] | None = None,
         cache_dir: Path | None = None,
         device_monitor: DeviceMonitor | None = None,
+        is_confined: bool = False,
     ) -> None:
-        """`runtime_dir` is the folder in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`.
-        `cache_dir` is where it is kept what passes and models cost on this machine; None = nothing is measured or
-        kept. Without a `device_monitor` memory is not looked at.
-        """
+        """`runtime_dir`: in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`. `cache_dir`: for what
+        passes and models cost here; None = nothing is kept. `device_monitor`: None = memory is not looked at."""
         self.catalog = catalog
         self._store = store
         self._metrics = metrics
         self._runtime_parent = runtime_dir
         self._worker_command = worker_command
         self._cache_dir = cache_dir
+        self._is_confined = is_confined
         self._monitor = device_monitor
         self._machine: MachineWatch | None = None
         self._spares: SparePool | None = None
@@ -125,7 +125,8 @@ class Supervisor:
     async def start(self) -> None:
         """Leases may be asked for; preloads are on their way. Raises: RuntimeDirError."""
         runtime = RuntimeDir.create(self._runtime_parent)
-        command, environ = worker_command(self._worker_command), dict(os.environ)
+        places = worker_folders(runtime.path, self._cache_dir) if self._is_confined else ()
+        command, environ = worker_command(self._worker_command, writes=places), dict(os.environ)
         if self._monitor is not None:
             self._machine = make_machine_watch(
                 self._monitor,
@@ -197,11 +198,13 @@ class Supervisor:
         prefixes: tuple[int, ...] = (),
         keep_alive_s: float | None = None,
         request_id: str | None = None,
+        weight: float = 1.0,
+        num_tokens: Callable[[], int | None] = lambda: None,
     ) -> AsyncIterator[Lease]:
         """Hold a place on a worker of `spec` inside the block; loads the model if need be.
 
-        The place is given back however the block is left, and so is the place in the queue. For `prefixes`,
-        `keep_alive_s` and `request_id` see `LeaseRequested`.
+        The place is given back however the block is left, and so is the place in the queue. `num_tokens` is asked then,
+        see `LeaseReleased`; for `prefixes`, `keep_alive_s`, `request_id` and `weight` see `LeaseRequested`.
 
         Raises: ModelNotFound, ModelUnavailable, ModelTooLarge, TooManyRequests, QueueTimeout, ShuttingDown.
         """
@@ -209,8 +212,9 @@ class Supervisor:
         try:
             if self._machine is not None and not self._fleet.is_resident(spec.name):
                 self._machine.measure()
+            lease_id = ticket.lease_id
             self._dispatch(
-                LeaseRequested(ticket.lease_id, spec.name, priority, key_id, prefixes, keep_alive_s, request_id)
+                LeaseRequested(lease_id, spec.name, priority, key_id, prefixes, keep_alive_s, request_id, weight)
             )
             lease = ticket.lease(await ticket.granted)
             self._metrics.lease_granted(spec.name, lease.queue_s, lease.load_s, request_id)
@@ -218,7 +222,7 @@ class Supervisor:
         finally:
             self._tickets.close(ticket)
             self._shares.are_due |= ticket.run is not None and ticket.run.num_leases == 0
-            self._dispatch(LeaseReleased(ticket.lease_id))
+            self._dispatch(LeaseReleased(ticket.lease_id, num_tokens()))
 
     def load(self, model: str) -> None:
         """The model is on its way to being ready; an earlier failure is forgotten. Outlives the caller."""
@@ -375,7 +379,7 @@ class Supervisor:
     def _grant(self, lease_id: LeaseId, worker: WorkerId) -> None:
         run = self._runs[worker]
         if not self._tickets.grant(lease_id, run):
-            self._dispatch(LeaseReleased(lease_id))
+            self._dispatch(LeaseReleased(lease_id, 0))
         self._shares.are_due |= run.num_leases == 1
 
     def _note_ready(self, worker: WorkerId) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 from aiohttp import web
 
+from router.auth import Grant, Scope
 from router.live_streams import Outbox
 from router.recent_requests import RecentRequests, Record, shown
 from router.status_views import Scene, view_devices, view_model, view_queue, view_server, view_slots
@@ -108,7 +109,7 @@ class Models:
         """By name: what tells whether a model at rest has changed, what was told of one that is not, and the event."""
 
     def changes(self, scene: Scene) -> Iterable[Piece]:
-        models = scene.services.supervisor.catalog.models
+        models = scene.visible.models
         pieces = [piece for spec in models.values() if (piece := self._change(scene, spec)) is not None]
         for name in self._known.keys() - models.keys():
             del self._known[name]
@@ -130,7 +131,7 @@ class Models:
         return piece
 
     def now(self, scene: Scene) -> Iterable[Piece]:
-        models, views = scene.services.supervisor.catalog.models, scene.look.fleet.models
+        models, views = scene.visible.models, scene.look.fleet.models
         for name, (_, _, piece) in self._known.items():
             spec, view = models.get(name), views.get(name)
             if spec is None or view is None or not (view.residents or view.last_exit):
@@ -219,6 +220,8 @@ class Channel:
     topic: Topic
     is_full: bool = False
     """What only administrators may know is told too: whose key a request came with, what is wrong with the file."""
+    names: tuple[str, ...] = ()
+    """Which models are told of, as keys name them; () = all."""
 
 
 class TopicHub:
@@ -243,10 +246,10 @@ class TopicHub:
         return view | {"status": "draining"} if self._is_stopping else view
 
     @contextmanager
-    def followed(self, services: Services, box: Outbox, topics: Iterable[Topic], *, is_admin: bool) -> Iterator[None]:
-        """Inside the block `box` gets what is of `topics`, and then every change."""
-        wanted = set(topics)
-        channels = [Channel(topic, is_admin and topic in _FULLER) for topic in Topic if topic in wanted]
+    def followed(self, services: Services, box: Outbox, topics: Iterable[Topic], grant: Grant) -> Iterator[None]:
+        """Inside the block `box` gets what is of `topics`, as far as `grant` goes, and then every change."""
+        wanted, is_admin = set(topics), Scope.ADMIN in grant.scopes
+        channels = [Channel(topic, is_admin and topic in _FULLER, grant.visible) for topic in Topic if topic in wanted]
         if not channels:
             yield
             return
@@ -265,11 +268,12 @@ class TopicHub:
         """Yield what is; from now on somebody follows these channels."""
         scene = Scene.of(services)
         for channel in channels:
+            seen = scene.seen_by(channel.names)
             if channel in self._sources:
-                yield from self._sources[channel].now(scene)
+                yield from self._sources[channel].now(seen)
             else:
                 source = self._sources[channel] = self._open(services, channel)
-                yield from source.changes(scene)
+                yield from source.changes(seen)
 
     def _open(self, services: Services, channel: Channel) -> Source:
         match channel.topic:
@@ -314,8 +318,9 @@ class TopicHub:
 
     def _look(self, scene: Scene) -> bool:
         """Tell all followers what has changed; return whether work is going on, so that the next look is due soon."""
+        scenes = {names: scene.seen_by(names) for names in {channel.names for channel in self._sources}}
         for channel, source in self._sources.items():
-            pieces = list(source.changes(scene))
+            pieces = list(source.changes(scenes[channel.names]))
             for box in [box for box, channels in self._followers.items() if channel in channels] if pieces else ():
                 for piece in pieces:
                     box.push(piece.event, state_of=piece.state_of)

@@ -352,7 +352,8 @@ def _place(mark: Any) -> Place:
 
 
 def _place_at(text: str, index: int) -> Place:
-    return Place(text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
+    before = (text[:index] + "x").splitlines()  # lines end in more ways than one, for the parser too
+    return Place(len(before), len(before[-1]))
 
 
 def _clamp(place: Place, text: str) -> Place:

@@ -22,43 +22,45 @@ PACKAGES = ("router", "worker")
 
 ROUTER_LAYERS = {
     0: """
-        answer_limits api_keys catalog catalog_problems cors device doctor errors events file_names importing
-        name_patterns references router settings tensor_sums version yaml_lines metrics.families
-        metrics.page router.fetch router.fetch.protocol
+        answer_limits api_keys catalog catalog_problems cors device doctor errors events file_names
+        importing missing_names name_patterns references router settings tensor_sums version yaml_lines
+        metrics.families metrics.page router.fetch router.fetch.protocol
     """,
     1: """
         account anthropic_models api_page catalog_diff catalog_inner_keys catalog_keys catalog_kinds
         catalog_models catalog_parser catalog_refusals catalog_scalars catalog_schema catalog_sections
-        catalog_values conversations departures device_facts dialects exits fit fleet fleet_ledger
-        fleet_views footprint footprint_parts greeting host_guard inflation keep_alive launch
-        lease_errors lifecycle liveness log_tail lora_scales messages_reader ollama_names ollama_rules
-        placement prefix_memory prefixes pump reasons recent_requests reply_reader request_rules resident
-        responses_reader shown_states slot_views threads timeline waiting worker_devices worker_totals
+        catalog_values catalog_view conversations departures device_facts dialects exits fair_share fit
+        fleet fleet_ledger fleet_views footprint footprint_parts greeting host_guard inflation
+        keep_alive kept_streams key_guesses key_usage launch lease_errors lifecycle liveness log_tail
+        lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump
+        rate_headers reasons recent_requests reply_reader request_rules resident responses_reader
+        resuming shown_states slot_views threads timeline waiting worker_devices worker_totals
         doctor.findings doctor.gpus importing.flag_names importing.flags importing.imported
         importing.llama_swap importing.modelfile importing.presets importing.special_flags
         importing.writing metrics.clients metrics.fleet
     """,
     2: """
         cache_folder cache_survey capabilities catalog_docs catalog_files core_shares cores devices
-        early_hangup fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks hub_source
-        leases listen lora_files machine_watch metrics model_headers nvml ollama_shapes output_reader
-        own_thread package_source probe_process process process_group progress_bar readahead recent_log
-        rule_values runs runtime_dir service_notify sources span_sender spares status supervisor tasks
-        tracing watcher worker_files worker_run worker_session doctor.backend doctor.gpu_signs
-        doctor.installation doctor.machine doctor.ports fetch.__main__ fetch.hub fetch.package
-        fetch.pip_download metrics.process metrics.registry metrics.workers
+        early_hangup fleet_log footprint_files footprints gguf_cursor gguf_header ground hooks
+        hub_source leases listen lora_files machine_watch metrics model_headers nvml ollama_shapes
+        output_reader own_thread package_source probe_process process process_group progress_bar
+        quarantine readahead recent_log rule_values runs runtime_dir service_notify sources span_sender
+        spares status supervisor tasks tracing watcher worker_files worker_run worker_session
+        doctor.backend doctor.gpu_signs doctor.installation doctor.machine doctor.ports fetch.__main__
+        fetch.hub fetch.package fetch.pip_download metrics.process metrics.registry metrics.workers
     """,
     3: """
-        __main__ admin admin_config admin_logs api api_document app auth body calls candidates checking
-        cli config_editor events_stream json_reply later listing live_streams llama_props llama_routes
-        logs ollama ollama_pull ops relay reload remote remotes reply responses routes serve services
-        status_routes status_views stopping topics ui cli.answer cli.bench cli.bench_figures
+        __main__ admin admin_config admin_logs answer api api_document app auth body calls candidates
+        checking cli config_editor events_stream json_reply kept_reply kept_runs key_check key_limits
+        later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload
+        remote remotes reply responses routes seen serve services slot_actions status_routes
+        status_views stopping stream_routes topics ui cli.answer cli.bench cli.bench_figures
         cli.bench_plot cli.bench_shots cli.cache cli.catalog_file cli.chat cli.chat_commands
         cli.chat_input cli.check cli.completing cli.completion cli.config cli.config_text
-        cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.live cli.load
-        cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose cli.ps cli.ps_rows
-        cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.shapes cli.stream_lines
-        cli.version cli.watch doctor.configuration
+        cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.keys cli.live
+        cli.load cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose cli.ps
+        cli.ps_rows cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.shapes
+        cli.stream_lines cli.version cli.watch doctor.configuration
     """,
 }
 WORKER_LAYERS = {
@@ -68,38 +70,41 @@ WORKER_LAYERS = {
         engine.vocabulary worker.api worker.chat worker.engine worker.schemas
     """,
     1: """
-        api.answer_wishes api.anthropic_fields api.anthropic_reply api.anthropic_tools api.anthropic_turns
-        api.body api.choice api.fields api.format_fields api.formatter api.function_fields api.gbnf
-        api.indent_limit api.json_schemas api.lark_text api.line_limit api.llama_fields api.llama_prompts
-        api.logit_bias api.logprobs api.loras api.marked_pieces api.ollama_fields api.ollama_reply
-        api.openai_fields api.openai_reply api.output_format api.ports api.prompt api.refusals
-        api.refused_anthropic api.refused_everywhere api.refused_llama api.refused_ollama
-        api.refused_openai api.refused_responses api.responses_events api.responses_fields
-        api.responses_items api.samplers api.sampling_fields api.speech api.stream_options api.text_limits
-        api.texts_or_tokens api.thinking api.thought_fields api.tool_fields api.usage api.vectors
-        chat.answer_reader chat.client_text chat.control_texts chat.deltas chat.expectations chat.filters
-        chat.limits chat.marks chat.messages chat.reasoning chat.render_context chat.sandbox chat.template
-        chat.text_operations chat.tool_calls chat.tool_calls.apertus chat.tool_calls.code_calls
-        chat.tool_calls.command_r chat.tool_calls.deepseek chat.tool_calls.dsml chat.tool_calls.families
-        chat.tool_calls.family chat.tool_calls.functionary chat.tool_calls.gemma chat.tool_calls.generic
+        api.answer_wishes api.anthropic_fields api.anthropic_reply api.anthropic_tools
+        api.anthropic_turns api.body api.choice api.fields api.format_fields api.formatter
+        api.function_fields api.gbnf api.indent_limit api.json_schemas api.lark_text api.line_limit
+        api.llama_fields api.llama_prompts api.logit_bias api.logprobs api.loras api.marked_pieces
+        api.ollama_fields api.ollama_reply api.openai_fields api.openai_reply api.output_format
+        api.ports api.prompt api.refusals api.refused_anthropic api.refused_everywhere api.refused_llama
+        api.refused_ollama api.refused_openai api.refused_responses api.responses_events
+        api.responses_fields api.responses_items api.resuming api.samplers api.sampling_fields
+        api.speech api.stream_options api.text_limits api.texts_or_tokens api.thinking
+        api.thought_fields api.tool_fields api.usage api.vectors chat.answer_reader chat.client_text
+        chat.control_texts chat.deltas chat.expectations chat.filters chat.limits chat.marks
+        chat.messages chat.reasoning chat.render_context chat.sandbox chat.template chat.text_operations
+        chat.tool_calls chat.tool_calls.apertus chat.tool_calls.code_calls chat.tool_calls.command_r
+        chat.tool_calls.deepseek chat.tool_calls.dsml chat.tool_calls.families chat.tool_calls.family
+        chat.tool_calls.functionary chat.tool_calls.gemma chat.tool_calls.generic
         chat.tool_calls.gigachat chat.tool_calls.glm chat.tool_calls.grammar chat.tool_calls.harmony
         chat.tool_calls.hermes chat.tool_calls.json_calls chat.tool_calls.json_lists
-        chat.tool_calls.json_text chat.tool_calls.json_values chat.tool_calls.kimi chat.tool_calls.kimi_k3
-        chat.tool_calls.leading chat.tool_calls.lfm2 chat.tool_calls.llama3 chat.tool_calls.minicpm
-        chat.tool_calls.minimax chat.tool_calls.minimax_m3 chat.tool_calls.mistral chat.tool_calls.muse
-        chat.tool_calls.parameter_grammar chat.tool_calls.parameters chat.tool_calls.pythonic
-        chat.tool_calls.qwen_coder chat.tool_calls.scanner chat.tool_calls.sections chat.tool_calls.solar
-        chat.tool_calls.spelling chat.tool_calls.string_patterns chat.tool_calls.tagged
-        chat.tool_calls.tools chat.tool_calls.value_grammar chat.tool_calls.values chat.tool_turns
-        engine.adapters engine.admission engine.budget engine.calibration engine.cost engine.detokenizer
-        engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store engine.ngram
-        engine.pair_prompt engine.pooling engine.prefix_cache engine.recovery engine.rule_follower
-        engine.sampler engine.sampling_candidates engine.sampling_chance engine.sampling_dry
-        engine.sampling_feedback engine.sampling_infill engine.sampling_steps engine.scheduler
-        engine.sequence engine.slot engine.slot_table engine.speculation engine.statistics
-        engine.thought_budget schemas.check schemas.closing schemas.disjoint schemas.emptiness
-        schemas.expansion schemas.keywords schemas.names schemas.patterns schemas.prepare schemas.problems
-        schemas.references schemas.repetitions schemas.rewriting schemas.validation schemas.values
+        chat.tool_calls.json_text chat.tool_calls.json_values chat.tool_calls.kimi
+        chat.tool_calls.kimi_k3 chat.tool_calls.leading chat.tool_calls.lfm2 chat.tool_calls.llama3
+        chat.tool_calls.minicpm chat.tool_calls.minimax chat.tool_calls.minimax_m3
+        chat.tool_calls.mistral chat.tool_calls.muse chat.tool_calls.parameter_grammar
+        chat.tool_calls.parameters chat.tool_calls.pythonic chat.tool_calls.qwen_coder
+        chat.tool_calls.scanner chat.tool_calls.sections chat.tool_calls.solar chat.tool_calls.spelling
+        chat.tool_calls.string_patterns chat.tool_calls.tagged chat.tool_calls.tools
+        chat.tool_calls.value_grammar chat.tool_calls.values chat.tool_turns engine.adapters
+        engine.admission engine.budget engine.calibration engine.cell_check engine.cost
+        engine.detokenizer engine.drafting engine.embedding_batches engine.kv_ledger engine.kv_store
+        engine.ngram engine.occupants engine.pair_prompt engine.pooling engine.prefix_cache
+        engine.recovery engine.rule_follower engine.sampler engine.sampling_candidates
+        engine.sampling_chance engine.sampling_dry engine.sampling_feedback engine.sampling_infill
+        engine.sampling_steps engine.scheduler engine.sequence engine.slot engine.slot_table
+        engine.speculation engine.statistics engine.thought_budget schemas.check schemas.closing
+        schemas.disjoint schemas.emptiness schemas.expansion schemas.keywords schemas.names
+        schemas.patterns schemas.prepare schemas.problems schemas.references schemas.repetitions
+        schemas.rewriting schemas.validation schemas.values
     """,
     2: """
         birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator
@@ -107,15 +112,15 @@ WORKER_LAYERS = {
         engine.grammar_trial engine.lane engine.llama engine.llama_batch engine.llama_build
         engine.llama_context engine.llama_faults engine.llama_log engine.llama_memory engine.llama_model
         engine.llama_params engine.llama_plan engine.llama_pooling engine.llama_probe
-        engine.llama_vocabulary engine.prompt_files engine.prompt_format engine.prompt_store
-        engine.rule_work
+        engine.llama_vocabulary engine.private_files engine.prompt_files engine.prompt_format
+        engine.prompt_store engine.rule_work engine.saved_slots engine.slot_files engine.slot_state
     """,
     3: """
         __main__ app life probe process api.answer_plan api.anthropic_messages api.chat_prompt
         api.engine_requests api.fim_prompt api.gate api.llama_completion api.llama_embedding
         api.llama_infill api.llama_reply api.ollama_chat api.ollama_embed api.ollama_generate
         api.openai_chat api.openai_completions api.openai_embeddings api.openai_responses api.pooled
-        api.rerank api.served api.stream api.tokens
+        api.rerank api.served api.slot_actions api.stream api.tokens
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

@@ -9,6 +9,7 @@ import pytest
 from router.account import Outcome
 from router.device import DeviceKind
 from router.events import ExitReason
+from router.key_guesses import Failure
 from router.live_streams import Kind
 from router.metrics.fleet import DEVICE_MEMORY_KINDS, LIVE_STATES, WORKER_STATES
 from router.metrics.registry import LOAD_PHASES, RELOAD_RESULTS
@@ -36,6 +37,7 @@ WORDS = {
     ("kind", "corral_device_memory_bytes"): set(DEVICE_MEMORY_KINDS),
     ("kind", "corral_device_info"): {kind.value for kind in DeviceKind},
     ("result", "corral_catalog_reloads_total"): set(RELOAD_RESULTS),
+    ("reason", "corral_authentication_failures_total"): {reason.value for reason in Failure},
 }
 FREE = {"model", "replica", "device", "description", "version", "python", "llama_cpp_python"}
 """Labels whose values are names of the configuration and of the machine."""

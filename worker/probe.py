@@ -23,6 +23,7 @@ from worker.contract import EngineOptions, LoraFile
 from worker.contract.records import record
 from worker.engine.errors import EngineError
 from worker.lifeline import die_with_parent
+from worker.rights import give_up_privileges
 
 _NICE = 10
 _MAX_QUESTION_BYTES = 2**20
@@ -31,6 +32,7 @@ _MAX_QUESTION_BYTES = 2**20
 def main() -> int:
     """The answer is on stdout; the exit code is 0 even when it is an error."""
     die_with_parent()
+    give_up_privileges()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(_NICE)
     answers = os.dup(1)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from worker import rights
 from worker.birth import process_age_s
 from worker.contract import ExitCode, Phase, WorkerStatus
 from worker.life import IMPORTED_WHILE_READING, Life
@@ -34,13 +35,18 @@ _NEEDED = (
 """What a worker imports sooner or later. None of it looks for devices: that would open contexts on all of them."""
 
 
-def run_spare(lifeline: Lifeline) -> NoReturn:
-    """As `run`, of a process that was started before anybody knew what it would load."""
+def import_all(unless: Callable[[], bool] = lambda: False) -> None:
+    """What a worker imports is imported; no more of it from the moment that `unless` is true."""
     for name in _NEEDED:
-        if lifeline.is_told:  # the rest is imported while the weights are read
+        if unless():
             break
         with contextlib.suppress(ImportError):  # who needs it will say so
             importlib.import_module(name)
+
+
+def run_spare(lifeline: Lifeline) -> NoReturn:
+    """As `run`, of a process that was started before anybody knew what it would load."""
+    import_all(unless=lambda: lifeline.is_told)  # the rest is imported while the weights are read
     lifeline.wait_told()
     run(lifeline, lifeline.told_at_s, is_spare=True)
 
@@ -61,6 +67,7 @@ def run(lifeline: Lifeline, started_at_s: float, *, is_spare: bool = False) -> N
     logging.basicConfig(
         stream=sys.stderr, level=spec.log_level.upper(), format=f"%(asctime)s %(levelname)s {spec.model}: %(message)s"
     )
+    log.info("rights: %s", ", ".join(rights.held) or "those of the router")
     spawn_s = 0.0 if is_spare else max(0.0, process_age_s() - (time.monotonic() - started_at_s))
     life = Life(spec, lifeline, link, started_at_s, spawn_s=spawn_s)
     runner = asyncio.Runner(loop_factory=_loop_factory())

@@ -55,6 +55,7 @@ _COMMANDS = {
     "doctor": _Entry(_HERE, "Check the installation, and say what to do."),
     "config": _Entry(_HERE, "Show the configuration's schema, or what it comes to."),
     "import": _Entry(_HERE, "Make a models.yaml of another server's configuration.", "import_"),
+    "keys": _Entry(_HERE, "Make API keys."),
     "completion": _Entry(_HERE, "Print a script that completes commands and models in a shell."),
     "version": _Entry(_HERE, "Show the versions of everything that matters."),
 }

@@ -5,7 +5,6 @@ Owns addresses, the key, and turning every failure into one message and one exit
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from router.cli.formats import as_commands
 from router.cli.output import Command, CommandFailed, ExitCode
 from router.cli.shapes import no_corral
 from router.cli.stream_lines import split_lines
+from router.cli.transport import CA_VARIABLE, UNIX, make_client
 
 if TYPE_CHECKING:
     import httpx
@@ -205,11 +205,13 @@ def open_server(url: str | None = None) -> Server:
     """
     import httpx
 
-    address = (url or default_url()).strip().rstrip("/").removesuffix("/v1")  # some clients want it with that
+    address = (url or default_url()).strip()
+    if not address.startswith(UNIX):
+        address = address.rstrip("/").removesuffix("/v1")  # some clients want it with that
     if _WITHOUT_SCHEME.match(address):
         address = f"http://{address}"
     try:
-        parsed = httpx.URL(address)
+        parsed = httpx.URL("http://localhost" if address.startswith(UNIX) else address)
     except httpx.InvalidURL as error:
         raise CommandFailed(f"{address!r} is no address of a server: {error}", ExitCode.USAGE) from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
@@ -219,14 +221,14 @@ def open_server(url: str | None = None) -> Server:
     if not (key.isascii() and key.isprintable()):
         raise CommandFailed(f"{KEY_VARIABLE} has characters in it that no API key has", ExitCode.USAGE)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    # A proxy that the environment names is for other machines.
     try:
-        client = httpx.Client(base_url=address, headers=headers, trust_env=not _is_here(parsed.host))
+        client = make_client(address, headers, os.environ)
     except (ImportError, ValueError, OSError) as error:  # a kind of proxy, a proxy's address, SSL_CERT_FILE
         why = f"{error.strerror} (SSL_CERT_FILE, SSL_CERT_DIR)" if isinstance(error, OSError) else str(error)
         text = f"{address} cannot be asked with the proxies and certificates that the environment names: {why}"
         raise CommandFailed(text, ExitCode.USAGE) from None
-    return Server(str(parsed.copy_with(username=None, password=None)).rstrip("/"), client)
+    shown = address if address.startswith(UNIX) else str(parsed.copy_with(username=None, password=None)).rstrip("/")
+    return Server(shown, client)
 
 
 class _NoJson(Exception):
@@ -305,7 +307,7 @@ def _nobody_there(url: str, why: str) -> str:
     if "CERTIFICATE" in why:
         return (
             f"the certificate of {url} cannot be verified ({why}). If it is signed by an authority of your own, name "
-            "the file with its certificate in SSL_CERT_FILE"
+            f"the file with its certificate in {CA_VARIABLE} (or SSL_CERT_FILE)"
         )
     told = "" if "refused" in why or not why else f" ({why})"
     return (
@@ -316,15 +318,13 @@ def _nobody_there(url: str, why: str) -> str:
 
 def default_url() -> str:
     """Return where `corral serve` listens with the same environment."""
+    if (own := os.environ.get("CORRAL_ADMIN_SOCKET", "").strip()) and "/" in own:
+        return f"{UNIX}{own.removeprefix(UNIX)}"
+    scheme = "https" if os.environ.get("CORRAL_TLS_CERT", "").strip() else "http"
+    if own:
+        return f"{scheme}://{own}"
     host = os.environ.get("CORRAL_HOST", "").strip() or "127.0.0.1"
     port = os.environ.get("CORRAL_PORT", "").strip() or "8080"
     if host in _ANY_ADDRESS:
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import http.client
 import json
+import os
 import socket
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -41,6 +43,10 @@ def check_addresses(environ: Mapping[str, str], own_version: str | None) -> list
 
 def _check_url(url: str, own_version: str | None, environ: Mapping[str, str]) -> Finding:
     """Return whether the server that commands talk to is there."""
+    if url.startswith("unix:"):
+        if _is_answered(url.removeprefix("unix:")):
+            return ok(f"a server listens on {url} (CORRAL_URL); `corral ps` shows it")
+        return warn(f"no server answers at {url}", "CORRAL_URL names it for the commands that talk to a server")
     if "://" not in url:
         url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
@@ -80,6 +86,16 @@ def check_address(environ: Mapping[str, str], own_version: str | None) -> list[F
     return [fail(f"{shown} is no address of this machine", "set CORRAL_HOST to 127.0.0.1, 0.0.0.0 or one of its own")]
 
 
+def _is_answered(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(_ASK_S)
+        try:
+            sock.connect(path)
+        except OSError:
+            return False
+    return True
+
+
 def _cannot_bind(host: str, port: int) -> int | None:
     """Return the number of the error; None = it is free."""
     try:
@@ -98,7 +114,8 @@ def _cannot_bind(host: str, port: int) -> int | None:
 
 
 def _who_answers(host: str, port: int, shown: str, own_version: str | None, environ: Mapping[str, str]) -> Finding:
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if environ.get("CORRAL_TLS_CERT", "").strip() else "http"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     version, health = _get(f"{url}/api/version"), _get(f"{url}/health")
     running = version.get("corral") if version is not None else None
     if running is None:
@@ -147,9 +164,15 @@ def _ask(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> tuple[i
     """Return the status and the body of a route; None and nothing when it does not answer."""
     try:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=_ASK_S)
-    except (ValueError, http.client.HTTPException):
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "https":
+            trusted = ssl.create_default_context(cafile=os.environ.get("CORRAL_TLS_CA") or None)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=_ASK_S, context=trusted
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=_ASK_S)
+    except (ValueError, OSError, http.client.HTTPException):
         return None, b""
     try:
         connection.request("GET", parts.path, headers=dict(headers))

@@ -28,6 +28,9 @@ class HeldForClients:
     num_kept_responses: int
     kept_responses_bytes: int
     request_body_bytes: int
+    num_kept_streams: Mapping[str, int]
+    """Replies that are kept for clients whose connection was lost, by state."""
+    kept_streams_bytes: int
 
 
 def client_families(replies: Set[MaybeOpen], held: HeldForClients) -> Iterator[Family]:
@@ -48,3 +51,9 @@ def client_families(replies: Set[MaybeOpen], held: HeldForClients) -> Iterator[F
         "Memory that the bodies of running requests take, in bytes.",
         held.request_body_bytes,
     )
+    yield gauge(
+        "corral_kept_streams",
+        "Replies that outlive their connection, by state: a client reads it, none does, or it is complete.",
+        *(Number("corral_kept_streams", {"state": state}, number) for state, number in held.num_kept_streams.items()),
+    )
+    yield gauge_of("corral_kept_streams_bytes", "Memory that such replies take, in bytes.", held.kept_streams_bytes)

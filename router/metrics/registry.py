@@ -16,6 +16,8 @@ from router.catalog import Catalog
 from router.events import ExitReason, WorkerId
 from router.exits import NO_FAILURES
 from router.fleet_views import FleetSnapshot
+from router.key_guesses import Failure
+from router.key_usage import Limit
 from router.metrics import page
 from router.metrics.clients import HeldForClients, MaybeOpen, client_families
 from router.metrics.families import Counters, Exemplar, Family, Histograms, Kind, Number, gauge_of
@@ -49,6 +51,11 @@ class RouterMetrics:
         """Models whose last worker has failed and that have not been started again."""
         self._requests = Counters(
             "corral_requests", "Requests that ended, by route, model and outcome.", "model", "outcome", "route"
+        )
+        self._resumed = Counters(
+            "corral_resumed_requests",
+            "Requests that went on with another worker when theirs was lost, by model and by how they ended.",
+            *("model", "outcome"),
         )
         self._request_seconds = Histograms(
             "corral_request_seconds",
@@ -103,6 +110,16 @@ class RouterMetrics:
             "Attempts to take over a changed configuration, by result: success, failure.",
             "result",
         )
+        self._key_failures = Counters(
+            "corral_authentication_failures",
+            "Requests without a right API key, by reason: missing, wrong, throttled.",
+            "reason",
+        )
+        for reason in Failure:
+            self._key_failures.of(reason.value)  # all from the start, so that the first one counts as an increase
+        self._key_refusals = Counters(
+            "corral_key_refusals", "Requests refused because a limit of their API key was reached.", "key", "reason"
+        )
         self._loop_lag = Histograms(
             "corral_event_loop_lag_seconds",
             "How late a timer of the router's event loop ran, in seconds; looked at about once a second.",
@@ -131,15 +148,28 @@ class RouterMetrics:
         *,
         request_id: str | None = None,
         first_byte_s: float | None = None,
+        is_resumed: bool = False,
     ) -> None:
-        """Count one request that ended; `first_byte_s` = when the first byte of its streamed answer went out."""
+        """Count one request that ended.
+
+        `first_byte_s` = when the first byte of its streamed answer went out; `is_resumed`: its worker was lost meanwhile.
+        """
         if not self._requests.has(model, outcome, route):
-            for each in Outcome:
-                self._requests.of(model, each.value, route)  # all from the first on: what appears as a 1 is no increase
+            for each in Outcome:  # all from the first on: what appears as a 1 is no increase
+                self._requests.of(model, each.value, route)
+                self._resumed.of(model, each.value)
+        if is_resumed:
+            self._resumed.of(model, outcome).add()
         self._requests.of(model, outcome, route).add()
         self._request_seconds.of(model, route).observe(seconds, _exemplar(request_id, seconds))
         if first_byte_s is not None:
             self._first_byte.of(model, route).observe(first_byte_s, _exemplar(request_id, first_byte_s))
+
+    def key_refused(self, key_id: str, limit: Limit) -> None:
+        """Count one request that a limit of its API key has kept out."""
+        for each in Limit:
+            self._key_refusals.of(key_id, each.value)
+        self._key_refusals.of(key_id, limit.value).add()
 
     def lease_granted(self, model: str, queue_s: float, load_s: float, request_id: str | None = None) -> None:
         """Count how long one request has waited: for others, and for its worker to load."""
@@ -197,6 +227,10 @@ class RouterMetrics:
         if ok:
             self._taken_over_at_s = time.time()
 
+    def authentication_failed(self, reason: Failure) -> None:
+        """Count one request that came without a right API key."""
+        self._key_failures.of(reason.value).add()
+
     def status_received(self, worker: WorkerId, status: WorkerStatus) -> None:
         """Take one line of a worker's status link."""
         self._totals.update(worker, status)
@@ -220,10 +254,12 @@ class RouterMetrics:
     def families(self) -> Iterator[Family]:
         """Yield everything that there is to show now."""
         yield self._requests.family
+        yield self._resumed.family
         yield self._request_seconds.family
         yield self._first_byte.family
         yield self._queue_wait.family
         yield self._load_wait.family
+        yield self._key_refusals.family
         yield self._starts.family
         yield self._restarts.family
         yield self._exits.family
@@ -246,6 +282,7 @@ class RouterMetrics:
         yield from self._workers.families()
         if self._held is not None:
             yield from client_families(self.replies, self._held())
+        yield self._key_failures.family
         yield self._loop_lag.family
         yield Family("corral_build", Kind.INFO, "Always 1: the versions of what is running.", [self._build])
         yield from self._process.families()

@@ -24,6 +24,8 @@ class Bench:
         backend: FakeBackend,
         drafting: Drafting | None = None,
         prompts: PromptFolder | None = None,
+        *,
+        check_cells: bool = True,
         **changes: int | None,
     ) -> None:
         self.backend = backend
@@ -39,7 +41,7 @@ class Bench:
             "can_share": backend.can_share,
         } | changes
         self.core = EngineCore(
-            backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=True, prompts=prompts
+            backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=check_cells, prompts=prompts
         )
         if drafting is not None:
             self.core.drafting = drafting

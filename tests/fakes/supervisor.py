@@ -160,6 +160,8 @@ class FakeSupervisor:
     granted: list[tuple[str, int, str | None]] = field(default_factory=list)
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     """Of each lease that was granted."""
+    shares: list[tuple[str | None, float, int | None]] = field(default_factory=list)
+    """Of each lease that has ended: key, weight, tokens."""
     keep_alives: list[float | None] = field(default_factory=list)
     """Of each lease that was granted."""
     kept_alive: list[tuple[str, float]] = field(default_factory=list)
@@ -193,6 +195,8 @@ class FakeSupervisor:
         prefixes: tuple[int, ...] = (),
         keep_alive_s: float | None = None,
         request_id: str | None = None,
+        weight: float = 1.0,
+        num_tokens: Callable[[], int | None] = lambda: None,
     ) -> AsyncIterator[FakeLease]:
         self.num_leases += 1
         try:
@@ -210,6 +214,7 @@ class FakeSupervisor:
             yield FakeLease(WorkerId(spec.name, 0, len(self.granted)), session)
         finally:
             self.num_leases -= 1
+            self.shares.append((key_id, weight, num_tokens()))
 
     async def close(self) -> None:
         for session in self._sessions:

@@ -66,7 +66,7 @@ class Copy:
             else:
                 shutil.copy2(source, folder / name)
         router = folder / "tests" / "router"
-        names = ("test_placement*.py", "test_waiting.py", "test_lifecycle.py", "test_threads.py", "test_fleet*.py")
+        names = ("test_placement*.py", "test_waiting.py", "test_fair_share.py", "test_lifecycle.py", "test_threads.py", "test_fleet*.py")
         found = [path for pattern in names for path in sorted(router.glob(pattern))]
         examples = [str(path.relative_to(folder)) for path in found]
         examples.remove(PROPERTIES)

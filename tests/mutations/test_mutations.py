@@ -38,6 +38,7 @@ def test_every_module_that_decides_for_the_fleet_has_mutations() -> None:
         "resident",
         "prefix_memory",
         "waiting",
+        "fair_share",
         "lifecycle",
         "threads",
     )

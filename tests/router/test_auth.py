@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from router.api_keys import KeyLimits, KeySpec
 from router.auth import ALL_SCOPES, KeyProblem, KeyRing, Scope, load_key_ring
-from router.api_keys import KeySpec
 from router.errors import Forbidden, Unauthorized
 from router.settings import RouterSettings
 
@@ -171,3 +171,67 @@ def test_file_of_a_key_that_cannot_be_read_says_why(tmp_path: Path, path: str, w
 def test_file_without_an_end_is_no_file_of_keys(tmp_path: Path) -> None:
     with pytest.raises(KeyProblem, match="larger than 1 MiB"):
         make_ring(tmp_path, api_key_file=Path("/dev/zero"))
+
+
+def test_lines_of_a_key_file_may_be_sums(tmp_path: Path) -> None:
+    sums = [hashlib.sha256(key).hexdigest() for key in (b"one", b"two", b"three")]
+    text = f"plain\nsha256:{sums[0]}\n# and\n  sha256: {sums[1].upper()}  \nSHA256:{sums[2]}\n"
+    (tmp_path / "keys").write_text(text)
+    ring = make_ring(tmp_path, api_key_file=tmp_path / "keys", keys=(KeySpec("team", file=tmp_path / "keys"),))
+    found = [ring.check({"x-api-key": key}).key_id for key in ("plain", "one", "two", "three")]
+    assert found == ["file-1", "file-2", "file-3", "file-4"]
+    for text in (sums[0], f"sha256:{sums[0]}"):
+        with pytest.raises(Unauthorized):
+            ring.check({"x-api-key": text})
+
+
+@pytest.mark.parametrize("rest", ["", "abc", "corral-secret", "0" * 63, "0" * 65, "g" * 64, "0" * 32 + " " + "0" * 32])
+def test_wrong_sum_in_a_key_file_is_refused_with_its_line_and_not_repeated(tmp_path: Path, rest: str) -> None:
+    (tmp_path / "keys").write_text(f"# ours\nplain-key\nsha256:{rest}\n")
+    for options in ({"api_key_file": tmp_path / "keys"}, {"keys": (KeySpec("team", file=tmp_path / "keys"),)}):
+        with pytest.raises(KeyProblem) as problem:
+            make_ring(tmp_path, **options)  # type: ignore[arg-type]
+        words = str(problem.value)
+        assert f"line 3 of {tmp_path / 'keys'}" in words
+        assert "plain-key" not in words
+        assert not rest or f":{rest}" not in words
+        assert problem.value.__cause__ is None
+        assert problem.value.__suppress_context__
+
+
+def test_limits_of_a_key_come_with_its_grant(tmp_path: Path) -> None:
+    limits = KeyLimits(("a",), 5, 4, 60, 20_000, 2.0)
+    ring = make_ring(tmp_path, keys=(KeySpec("team", env="TEAM_KEY", limits=limits),))
+    grant = ring.check({"x-api-key": "team-secret"})
+    assert grant.limits == limits
+    assert (grant.usable, grant.visible) == (("a",), ("a",))
+
+
+def test_ring_with_other_limits_is_another_one(tmp_path: Path) -> None:
+    rings = [
+        make_ring(tmp_path, keys=(KeySpec("team", env="TEAM_KEY", limits=KeyLimits(max_concurrent=number)),))
+        for number in (1, 1, 2)
+    ]
+    assert rings[0].is_same_as(rings[1])
+    assert not rings[0].is_same_as(rings[2])
+
+
+def test_every_key_is_compared_in_constant_time_whichever_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[bytes] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append(other)
+        return one == other
+
+    ring = make_ring(tmp_path, api_keys="a, b, c")
+    monkeypatch.setattr("router.auth.hmac.compare_digest", compare)
+    for key in ("a", "c"):
+        compared.clear()
+        ring.check({"x-api-key": key})
+        assert len(compared) == 3
+    compared.clear()
+    with pytest.raises(Unauthorized):
+        ring.check({"x-api-key": "wrong", "Authorization": "Bearer wrong"})
+    assert len(compared) == 6

@@ -20,6 +20,10 @@ from tests.support.catalogs import PATH, parse_catalog, problems
         "a: {env: A, scopes: sk-very-secret}",
         "a: {env: A, scopes: [sk-very-secret]}",
         "a: {env: A, priority: sk-very-secret}",
+        "a: {env: A, models: sk-very-secret}",
+        "a: {env: A, models: [sk very-secret]}",
+        "a: {env: A, max_priority: sk-very-secret}",
+        "a: {env: A, weight: sk-very-secret}",
     ],
 )
 def test_a_key_in_plain_text_is_refused_and_never_repeated(entry: str) -> None:

@@ -22,7 +22,7 @@ from router.events import (
     WorkerReady,
     WorkerStarted,
 )
-from router.lifecycle import WorkerState
+from router.lifecycle import MAX_CRASH_PAUSE_S, WorkerState
 from tests.support.fleet_scenes import (
     BAD_FILE,
     CRASH,
@@ -176,17 +176,37 @@ def test_requests_that_wait_when_a_busy_worker_crashes_get_a_new_one_at_once() -
     assert ready(fleet, A2, 6.0) == [GrantLease(LeaseId(1), A2)]
 
 
-def test_a_worker_that_keeps_crashing_soon_after_it_is_ready_has_to_pause() -> None:
+def test_a_worker_that_keeps_crashing_soon_after_it_is_ready_has_to_pause_and_its_requests_wait_for_that() -> None:
     fleet = make_fleet("a")
     given_ready(fleet, "a", now_s=0.0)
     exits(fleet, A1, 10.0, CRASH)
     ask(fleet, 1, "a", 10.0)
     ready(fleet, A2, 11.0)
-    exits(fleet, A2, 20.0, CRASH)
-    refused = refusal(ask(fleet, 2, "a", 20.5))
+    assert exits(fleet, A2, 20.0, CRASH) == []
+    assert ask(fleet, 2, "a", 20.5) == []
+    assert fleet.next_deadline_s == 21.0
+    assert fleet.handle(Tick(), 21.0) == [SpawnWorker(A3)]
+    assert ready(fleet, A3, 22.0) == [GrantLease(LeaseId(2), A3)]
+
+
+def test_a_worker_that_can_be_loaded_never_pauses_for_long() -> None:
+    fleet = make_fleet("a")
+    for incarnation in range(1, 9):
+        given_ready(fleet, "a", now_s=10.0 * incarnation)
+        exits(fleet, worker("a", incarnation), 10.0 * incarnation + 1, CRASH)
+    assert fleet.snapshot(81.0).models["a"].retry_in_s == MAX_CRASH_PAUSE_S
+
+
+def test_a_load_that_fails_in_the_pause_after_a_crash_refuses_those_who_wait() -> None:
+    fleet = make_fleet("a")
+    for incarnation in (1, 2):
+        given_ready(fleet, "a", now_s=10.0 * incarnation)
+        exits(fleet, worker("a", incarnation), 10.0 * incarnation + 1, CRASH)
+    ask(fleet, 7, "a", 21.5)
+    assert fleet.handle(Tick(), 22.0) == [SpawnWorker(A3)]
+    refused = refusal(exits(fleet, A3, 22.5, CRASH))
     assert "signal 11" in refused.detail
-    assert refused.retry_after_s == 0.5
-    assert ask(fleet, 3, "a", 21.0) == [SpawnWorker(A3)]
+    assert refusal(ask(fleet, 8, "a", 22.6)).retry_after_s is not None
 
 
 def test_a_long_stay_makes_up_for_earlier_crashes() -> None:

@@ -26,7 +26,6 @@ from tests.support.fleet_scenes import (
     given_ready,
     make_fleet,
     ready,
-    refusal,
     release,
     worker,
 )
@@ -82,10 +81,11 @@ def test_a_worker_that_hangs_again_soon_has_to_pause_and_says_why() -> None:
     ready(fleet, A2, 32.0)
     fleet.handle(WorkerHung(A2, WORDS), 40.0)
     exits(fleet, A2, 40.0, KILLED)
-    refused = refusal(ask(fleet, 2, "a", 40.5))
-    assert WORDS in refused.detail
-    assert refused.retry_after_s == 0.5
-    assert ask(fleet, 3, "a", 41.0) == [SpawnWorker(A3)]
+    assert ask(fleet, 2, "a", 40.5) == []
+    last_exit = fleet.snapshot(40.6).models["a"].last_exit
+    assert last_exit is not None
+    assert last_exit.detail == WORDS
+    assert fleet.handle(Tick(), 41.0) == [SpawnWorker(A3)]
 
 
 def test_a_hung_worker_takes_no_requests_until_it_is_gone() -> None:

@@ -69,7 +69,8 @@ class AnyHistory(RuleBasedStateMachine):
         keep_alive_s=st.sampled_from([None, None, None, 0.0, 2.0, 60.0, -1.0]),
     )
     def request(self, model: str, priority: int, key_id: str | None, keep_alive_s: float | None) -> None:
-        self.world.request(model, priority=priority, key_id=key_id, keep_alive_s=keep_alive_s)
+        weight = {"k2": 2.0}.get(key_id or "", 1.0)
+        self.world.request(model, priority=priority, key_id=key_id, keep_alive_s=keep_alive_s, weight=weight)
 
     @rule(models=st.lists(models_strategy, min_size=2, max_size=8))
     def request_many(self, models: list[str]) -> None:
@@ -88,11 +89,11 @@ class AnyHistory(RuleBasedStateMachine):
     def look_before_anything_is_due(self, share: float) -> None:
         self.world.peek(share)
 
-    @rule(pick=st.integers(0, 10))
-    def finish_a_running_one(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 10), tokens=st.sampled_from([None, 0, 100, 256, 1000]))
+    def finish_a_running_one(self, pick: int, tokens: int | None) -> None:
         running = self.world.with_fate(Fate.GRANTED)
         if running:
-            self.world.release(running[pick % len(running)].lease_id)
+            self.world.release(running[pick % len(running)].lease_id, tokens)
 
     @rule(model=models_strategy, fate=st.sampled_from([Fate.QUEUED, Fate.GRANTED]))
     def all_clients_of_a_model_leave(self, model: str, fate: Fate) -> None:

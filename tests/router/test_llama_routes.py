@@ -286,20 +286,6 @@ def test_props_start_from_what_a_worker_starts_from() -> None:
 # --- slots ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", ["save", "restore", "erase"])
-async def test_saved_state_is_refused_and_the_answer_says_what_to_use(action: str) -> None:
-    async with http_side() as side:
-        status, body = await post(side, f"/slots/0?action={action}", {"filename": "x"})
-    assert status == 501
-    assert "saved state" in body["error"]["message"]
-    assert "prompt_cache_disk_bytes" in body["error"]["message"]
-
-
-async def test_unknown_action_of_a_slot_is_a_wrong_parameter() -> None:
-    async with http_side() as side:
-        assert (await post(side, "/slots/0?action=dance", {}))[1]["error"]["param"] == "action"
-
-
 async def test_slots_have_the_fields_that_dashboards_read() -> None:
     slots = (SlotReport(0, SlotState.IDLE), SlotReport(1, SlotState.GENERATING, request_id="r1"))
     async with http_side() as side:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from router import topics as room
-from router.auth import load_key_ring
+from router.auth import Grant, load_key_ring
 from router.catalog import ModelSpec
 from router.events import ExitReason, WorkerExit
 from router.fleet_views import DeviceView, WaiterView
@@ -363,7 +363,7 @@ async def test_who_comes_while_looking_has_failed_is_looked_for_again() -> None:
     async with http_side() as side:
         hub, services = hub_of(side), services_of(side)
         first, second = Outbox(left_out=None), Outbox(left_out=None)
-        with hub.followed(services, first, [Topic.QUEUE], is_admin=False):
+        with hub.followed(services, first, [Topic.QUEUE], Grant(None, frozenset())):
             assert hub._looking is not None
             fails = hub._looking
             hub._look = _fail  # type: ignore[method-assign]
@@ -372,7 +372,7 @@ async def test_who_comes_while_looking_has_failed_is_looked_for_again() -> None:
             await asyncio.wait({fails})
             await asyncio.sleep(0)
             assert first.is_closed
-            with hub.followed(services, second, [Topic.QUEUE], is_admin=False):
+            with hub.followed(services, second, [Topic.QUEUE], Grant(None, frozenset())):
                 assert hub._looking not in (None, fails)
                 assert len(side.supervisor.watchers) == 1
 

@@ -21,6 +21,7 @@ from router.cors import Cors
 from router.host_guard import HostGuard
 from router.metrics import RouterMetrics
 from router.reload import Parts, Reloader
+from router.resuming import ResumeMemory
 from router.serve import make_conversations
 from router.services import Services
 from router.settings import RouterSettings
@@ -55,6 +56,7 @@ class HttpSide:
     reloader: Reloader
     """Reads `models.yaml` in the folder, which is not there unless the test writes it."""
     folder: Path
+    resume_memory: ResumeMemory
 
     def num_requests(self, **labels: str) -> float:
         """Return `corral_requests_total` summed over the series that have these labels."""
@@ -113,7 +115,9 @@ async def http_side(
     client: TestClient[Any, Any] = TestClient(server)
     await client.start_server()
     try:
-        yield HttpSide(client, supervisor, worker, services.metrics, services.body_memory, reloader, folder)
+        yield HttpSide(
+            client, supervisor, worker, services.metrics, services.body_memory, reloader, folder, services.resume_memory
+        )
     finally:
         await reloader.close()
         await client.close()

@@ -25,6 +25,7 @@ from worker.contract.frames import (
 from worker.contract.launch import (
     PROTOCOL,
     SPARE_ARGUMENT,
+    WRITES_ARGUMENT,
     Control,
     ControlOp,
     EngineOptions,
@@ -49,6 +50,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "PROTOCOL",
     "SPARE_ARGUMENT",
+    "WRITES_ARGUMENT",
     "Control",
     "ControlOp",
     "EngineCounters",

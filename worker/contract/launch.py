@@ -14,6 +14,8 @@ from worker.contract.records import record
 PROTOCOL = 1
 """Both sides must agree on this number; a worker of another release refuses to start."""
 
+WRITES_ARGUMENT = "--writes="
+"""Before each folder in which a worker may write; without any it is not confined to folders."""
 SPARE_ARGUMENT = "--spare"
 """Of a process that is told only later what to load."""
 

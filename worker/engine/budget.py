@@ -58,6 +58,8 @@ class SchedulerOptions:
     """Of all answers together."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
+    can_cut_blobs: bool = True
+    """Whether a part of a blob can be restored; False where layers have a window, of which a blob holds the last."""
     first_slot: int = 0
     """The number under which clients see the first slot: a lane's come after all others."""
     fixed_rows: int | None = None

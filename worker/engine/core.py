@@ -18,7 +18,7 @@ from numpy import float32
 from worker.contract import ModelFacts
 from worker.engine.batch import Chunk, Fetch, ForwardFailed, KvOp, NotFinite, Sampled, StepPlan, StepResult, TokenArray
 from worker.engine.budget import SchedulerOptions, gap_s
-from worker.engine.cell_check import CellCheck, Recorded
+from worker.engine.cell_check import CellCheck
 from worker.engine.constraint import ConstraintFailed
 from worker.engine.cost import CostTable
 from worker.engine.drafting import Drafting, DraftModel
@@ -206,9 +206,7 @@ class EngineCore:
             return []
         result = self._forward(plan)
         if self._cells is not None:
-            slots = self.scheduler.slots
-            keys = {slot.id: slot.sequence.cache_key for slot in slots if slot.sequence is not None}
-            self._cells.passed(plan.chunks, keys, result)
+            self._cells.passed(plan, result, self.scheduler)
         now_s = self._clock()
         outputs = self._without_unsampled(self.scheduler.commit(plan, result, now_s), now_s)
         self.statistics.parked = self.scheduler.num_parked
@@ -255,14 +253,8 @@ class EngineCore:
         else:
             is_done = self.backend.apply(op)
         if is_done and self._cells is not None:
-            self._cells.applied(op)
-            if isinstance(op, Fetch):
-                self._note_fetched(self._cells, op.blob_id)
+            self._cells.applied(op, self.scheduler.kv.cache)
         return is_done
-
-    def _note_fetched(self, cells: CellCheck, blob_id: int) -> None:
-        holder = next((holder for holder in self.scheduler.kv.cache if holder.blob_id == blob_id), None)
-        cells.fetched(blob_id, None if holder is None else holder.tokens, "" if holder is None else holder.salt)
 
     def _without_unsampled(self, outputs: list[Output], now_s: float) -> list[Output]:
         """Return the outputs with an error in place of what no sampler could make."""
@@ -397,22 +389,8 @@ class EngineCore:
         For tests and debugging: asks the backend for every sequence. Raises: AssertionError.
         """
         self.scheduler.check_integrity()
-        if self.scheduler.kv.has_ops or self._cells is None:
-            return  # the books are ahead until the next step performs these, and looks then
-        self._cells.compare(self._recorded(), self.backend, can_share=self.scheduler.options.can_share)
-
-    def _recorded(self) -> Iterator[Recorded]:
-        """Yield what the books say of every slot and every kept prefix."""
-        scheduler = self.scheduler
-        for slot in scheduler.slots:
-            if (sequence := slot.sequence) is not None:
-                computed = sequence.tokens[: sequence.num_computed]
-                yield Recorded(slot.id, computed, sequence.cache_key, f"request {sequence.request_id}")
-            elif scheduler.kv.cache.resident(slot.id) is None:
-                yield Recorded(slot.id, np.empty(0, dtype=np.int32), "", "an idle slot")
-        for holder in scheduler.kv.cache:
-            if holder.seq_id is not None:
-                yield Recorded(holder.seq_id, holder.tokens, holder.salt, "a kept prefix")
+        if self._cells is not None:
+            self._cells.compare(self.scheduler, self.backend)
 
 
 def _why_unsampled(error: Exception) -> str:

@@ -29,10 +29,13 @@ class KvStore:
     The id `num_slots` itself is left to the backend, which needs one to copy sequences through.
     """
 
-    def __init__(self, num_cells: int, num_slots: int, *, can_share: bool, host_tokens: int = 0) -> None:
+    def __init__(
+        self, num_cells: int, num_slots: int, *, can_share: bool, can_cut_blobs: bool = True, host_tokens: int = 0
+    ) -> None:
         self.ledger = KvLedger(num_cells)
         self.cache = PrefixCache()
         self.can_share = can_share
+        self._can_cut_blobs = can_cut_blobs
         self.host_tokens = host_tokens if can_share else 0
         """Tokens that all blobs together may hold."""
         self.num_demoted = 0
@@ -84,7 +87,7 @@ class KvStore:
 
     def match_host(self, tokens: TokenArray, salt: str, resident: Match | None) -> Match | None:
         """Return a blob that is worth restoring although `resident` can be had for nothing."""
-        found = self.cache.match(tokens, salt, resident=False)
+        found = self.cache.match(tokens, salt, resident=False, is_whole=not self._can_cut_blobs)
         if found is None or found[1] < (resident.num_tokens if resident else 0) + MIN_RESTORED:
             return None
         return Match(found[1], blob_id=found[0].blob_id, blob_tokens=len(found[0].tokens))
@@ -107,9 +110,8 @@ class KvStore:
         """Bring a blob back; False if making room for it has cost the blob itself."""
         holder = next(holder for holder in self.cache if holder.blob_id == match.blob_id)
         holder.last_used_s = now_s
-        while self.ledger.num_free < len(holder.tokens) and self.demote_one(now_s):
-            pass
-        if holder not in self.cache or self.ledger.num_free < len(holder.tokens) or holder.blob_id is None:
+        has_room = self.make_room(len(holder.tokens), now_s)
+        if not has_room or holder not in self.cache or holder.blob_id is None:
             return False
         self.ledger.append(slot_id, match.num_tokens)
         restore = Restore(holder.blob_id, slot_id, match.num_tokens)
@@ -126,6 +128,24 @@ class KvStore:
     def temporary_blob(self) -> int:
         """Return an id that no other blob has."""
         return next(self._blob_ids)
+
+    def borrow(self, now_s: float) -> int:
+        """Return the id of an empty sequence, until it is adopted or cleared. For a memory that can share alone."""
+        if not self._spare_ids:
+            self.demote_one(now_s)
+        return self._spare_ids.pop()
+
+    def make_room(self, num_cells: int, now_s: float) -> bool:
+        """So many cells are free, finished prefixes given up if need be; False if running sequences have them."""
+        while self.ledger.num_free < num_cells and self.demote_one(now_s):
+            pass
+        return self.ledger.num_free >= num_cells
+
+    def adopt(self, seq_id: int, tokens: TokenArray, salt: str, now_s: float) -> None:
+        """Keep a borrowed sequence for later prompts: its cells hold exactly these tokens."""
+        for holder in self.cache.covered_by(tokens, salt):
+            self.drop(holder)
+        self.cache.add(Holder(tokens, salt, now_s, seq_id=seq_id))
 
     def _begin_in_place(self, slot_id: int, match: Match | None) -> None:
         holder = self.cache.resident(slot_id)

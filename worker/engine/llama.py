@@ -121,6 +121,11 @@ class LlamaBackend:
         return self.context.bytes_per_token
 
     @property
+    def window(self) -> int:
+        """Positions that layers with a sliding window look back on; 0 = all layers see everything."""
+        return self.context.window
+
+    @property
     def device_bytes(self) -> dict[str, dict[str, int]]:
         """What llama.cpp has allocated: see `LlamaModel.device_bytes`."""
         return self.model.device_bytes
@@ -158,6 +163,10 @@ class LlamaBackend:
         """Return how many tokens of the sequence are in the cache."""
         return self.context.num_cached(seq_id)
 
+    def first_cached(self, seq_id: int) -> int:
+        """Return the first position of which the cache holds all there is: see `LlamaContext.first_cached`."""
+        return self.context.first_cached(seq_id)
+
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on."""
         self.context.set_threads(self._fixed_threads or num_threads)
@@ -190,6 +199,7 @@ class EncoderBackend:
 
     can_share = False
     bytes_per_token = 0
+    window = 0
 
     def __init__(self, model: LlamaModel, *, num_threads: int) -> None:
         """Raises: BadModel, OutOfMemory."""
@@ -237,6 +247,10 @@ class EncoderBackend:
     def num_cached(self, seq_id: int) -> int:
         """Return 0: nothing is kept between passes."""
         return 0
+
+    def first_cached(self, seq_id: int) -> int:
+        """Return -1: nothing is kept between passes."""
+        return -1
 
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on."""

@@ -62,6 +62,8 @@ class LlamaContext:
         self._flag = ctypes.create_string_buffer(2)
         if not model.choice.uses_gpu:  # other backends do not look at it
             lib.llama_set_abort_callback(context, _is_set, ctypes.cast(self._flag, ctypes.c_void_p))
+        self.window = max(0, int(lib.llama_model_n_swa(model.handle)))
+        """Positions that layers with a sliding window look back on; 0 = all layers see everything."""
         self.bytes_per_token = 0
         """Host memory that a saved token takes; 0 = sequences cannot be saved."""
         self.can_share = self._warm_up()
@@ -81,6 +83,8 @@ class LlamaContext:
             case Share(src, dst, num_tokens):
                 _check_seq(src)
                 _check_seq(dst)
+                if not self._is_whole(src, num_tokens):
+                    return False
                 lib.llama_memory_seq_cp(self._memory, src, dst, 0, num_tokens)
             case Save(seq_id, blob_id):
                 return self._save(seq_id, blob_id)
@@ -122,15 +126,32 @@ class LlamaContext:
         return True
 
     def _restore(self, blob_id: int, seq_id: int, num_tokens: int) -> bool:
-        """Copy the beginning of a blob into an empty slot; False leaves the slot empty."""
+        """Copy the beginning of a blob into an empty sequence; False leaves it empty.
+
+        Of what is no slot through the scratch id: only ids below n_seq_max are written to. Source: llama-kv-cache.cpp,
+        state_read.
+        """
         blob = self._blobs.get(blob_id)
-        if blob is None or not 0 <= seq_id < self.shape.num_slots:
+        if blob is None:
             return False
-        read = lib.llama_state_seq_set_data(self._context, _bytes_of(blob), len(blob), seq_id)
-        if read and lib.llama_memory_seq_rm(self._memory, seq_id, num_tokens, -1):
-            return True
-        lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
-        return False
+        _check_seq(seq_id)
+        direct = seq_id if seq_id < self.shape.num_slots else self._scratch_id
+        read = lib.llama_state_seq_set_data(self._context, _bytes_of(blob), len(blob), direct)
+        is_read = bool(read) and lib.llama_memory_seq_rm(self._memory, direct, num_tokens, -1)
+        is_read = is_read and self.num_cached(direct) == num_tokens and self._is_whole(direct, num_tokens)
+        if is_read and direct != seq_id:
+            lib.llama_memory_seq_cp(self._memory, direct, seq_id, -1, -1)
+        if not is_read or direct != seq_id:
+            lib.llama_memory_seq_rm(self._memory, direct, -1, -1)
+        return bool(is_read)
+
+    def _is_whole(self, seq_id: int, num_tokens: int) -> bool:
+        """Whether a sequence of the first `num_tokens` of these cells could go on.
+
+        Even a full-size cache of layers with a window loses what lies before it: its cells are given to other rows,
+        and a blob does not hold them. Source: llama-kv-cache.cpp, find_slot and state_write.
+        """
+        return not self.window or 0 <= self.first_cached(seq_id) <= max(0, num_tokens - self.window + 1)
 
     def blob(self, blob_id: int) -> npt.NDArray[np.uint8] | None:
         """Return the bytes of a blob; None if there is none of this id."""
@@ -199,6 +220,15 @@ class LlamaContext:
         _check_seq(seq_id)
         return int(lib.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
 
+    def first_cached(self, seq_id: int) -> int:
+        """Return the first position of which the cache holds all there is; -1 if it holds nothing.
+
+        Of a windowed memory it is the window's first, of a state that cannot be cut the last. Source:
+        llama-kv-cache-iswa.cpp and llama-memory-hybrid.cpp, seq_pos_min.
+        """
+        _check_seq(seq_id)
+        return int(lib.llama_memory_seq_pos_min(self._memory, seq_id))
+
     def set_threads(self, num_threads: int) -> None:
         """Use so many CPU threads from the next pass on."""
         lib.llama_set_n_threads(self._context, num_threads, num_threads)
@@ -233,6 +263,8 @@ class LlamaContext:
                 raise InvalidBatch(f"{chunk.num_outputs} outputs of {len(chunk.tokens)} rows")
             if chunk.tokens.min() < 0 or chunk.tokens.max() >= self._model.num_vocab:
                 raise InvalidBatch("a token id is not in the vocabulary")
+            if chunk.start != self.num_cached(chunk.seq_id):  # llama.cpp lets an empty sequence begin anywhere
+                raise InvalidBatch(f"sequence {chunk.seq_id} cannot go on at position {chunk.start}")
 
     def _warm_up(self) -> bool:
         """Touch all weights once, so that the first request does not pay for it; return whether prefixes can be shared.

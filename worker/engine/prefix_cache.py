@@ -75,16 +75,21 @@ class PrefixCache:
         """Return the holder whose cells this sequence id owns."""
         return next((holder for holder in self._holders if holder.seq_id == seq_id), None)
 
-    def match(self, tokens: TokenArray, salt: str, *, resident: bool) -> tuple[Holder, int] | None:
+    def match(
+        self, tokens: TokenArray, salt: str, *, resident: bool, is_whole: bool = False
+    ) -> tuple[Holder, int] | None:
         """Return the resident (or other) holder that shares most leading tokens.
 
-        Among equals one that is not on the disk, then the latest used.
+        With `is_whole` only one whose tokens all are shared. Among equals one that is not on the disk, then the
+        latest used.
         """
         best: tuple[int, bool, float, Holder] | None = None
         for holder in self._holders:
             if holder.salt != salt or holder.is_resident is not resident:
                 continue
             num_tokens = common_prefix(holder.tokens, tokens)
+            if is_whole and num_tokens < len(holder.tokens):
+                continue
             rank = num_tokens, not holder.is_stored, holder.last_used_s
             if num_tokens and (best is None or rank > best[:3]):
                 best = *rank, holder

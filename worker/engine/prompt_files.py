@@ -14,24 +14,27 @@ import json
 import logging
 import os
 import re
-import stat
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import BufferedReader
 from pathlib import Path
 
-import numpy as np
-
 from worker.engine.batch import TokenArray
+from worker.engine.private_files import (
+    UNFINISHED,
+    files_in,
+    make_private_folder,
+    open_private,
+    remove,
+    size_and_use,
+    write_private,
+)
 from worker.engine.prompt_format import (
     Bytes,
     Foreign,
     PromptFile,
     Unusable,
     begins_with,
-    chunks,
     head_of,
     is_same,
     num_chunks,
@@ -42,7 +45,9 @@ from worker.engine.prompt_format import (
 log = logging.getLogger(__name__)
 
 SUFFIX = ".kv"
-UNFINISHED = ".new"
+SLOT_SUFFIX = ".slot"
+"""Of what clients have saved by name (`slot_files.py`), which lies beside the prompts and takes of their room."""
+ALL_SUFFIXES = (SUFFIX, SLOT_SUFFIX, UNFINISHED)
 MAX_FILES = 128
 """Newest files that are known at the same time: every prompt is compared with all of them."""
 MAX_AGE_S = 7 * 86_400.0
@@ -60,7 +65,7 @@ def remove_all(root: Path, model: str) -> None:
     """No prompt of the model is on the disk. For a model that keeps none any more; what cannot be removed is logged."""
     folder = folder_of(root, model)
     try:
-        removed = [path for path in _ours(folder) if _remove(path)]
+        removed = [path for path in list(files_in(folder, *ALL_SUFFIXES)) if remove(path)]
         if folder.is_dir():
             folder.rmdir()
     except OSError as error:
@@ -80,8 +85,9 @@ class PromptFolder:
     clock: Callable[[], float] = time.monotonic
     files: list[PromptFile] = field(default_factory=list)
     """Those that may be used, the latest used first."""
+    _num_slot_bytes: int = 0
     _listed: dict[Path, tuple[int, float]] = field(default_factory=dict)
-    """Size and last use of all files while room is made."""
+    """Size and last use of all prompts' files while room is made."""
 
     @classmethod
     def open(cls, root: Path, model: str, subject: str, max_bytes: int) -> PromptFolder:
@@ -107,19 +113,19 @@ class PromptFolder:
 
     def _look(self) -> int:
         """Know the newest usable files; return how many others were removed."""
-        num_removed = num_bytes = 0
-        for path in sorted(_ours(self.path), key=_used_at, reverse=True):
+        num_removed, num_bytes = 0, self._slot_bytes()
+        for path in sorted(files_in(self.path, SUFFIX, UNFINISHED), key=_used_at, reverse=True):
             if path.suffix == UNFINISHED:
                 if time.time() - _used_at(path) > UNFINISHED_AGE_S:
-                    _remove(path)
+                    remove(path)
                 continue
             try:
-                with _opened(path) as file:
+                with open_private(path) as file:
                     found = read_head(file, path, self.subject)
             except FileNotFoundError:
                 continue
             except Foreign:
-                num_removed += _remove(path)
+                num_removed += remove(path)
             except (Unusable, OSError) as error:
                 self._give_up(path, error)
             else:
@@ -127,13 +133,13 @@ class PromptFolder:
                 if len(self.files) < MAX_FILES and num_bytes <= self.max_bytes:
                     self.files.append(found)
                 else:
-                    num_removed += _remove(path)
+                    num_removed += remove(path)
         return num_removed
 
     def read(self, file: PromptFile) -> Bytes | None:
         """Return the KV bytes, checked; None if they are not what was written, and then the file is gone."""
         try:
-            with _opened(file.path) as opened:
+            with open_private(file.path) as opened:
                 found = read_head(opened, file.path, self.subject)
                 if not is_same(found, file):
                     raise Unusable("it has been replaced")
@@ -150,18 +156,16 @@ class PromptFolder:
 
     def _give_up(self, path: Path, error: Exception) -> None:
         log.warning("a prompt on the disk is not used and removed: %s (%s)", error, path)
-        _remove(path)
+        remove(path)
         self.files = [file for file in self.files if file.path != path]
 
     # --- writing ----------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """The folder exists, for its owner alone, and it is known what lies in it. Raises: OSError."""
-        for folder in (self.path.parent, self.path):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_mode & 0o077:
-                folder.chmod(0o700)
-        self._listed = {path: _size_and_use(path) for path in _ours(self.path)}
+        make_private_folder(self.path)
+        self._listed = {path: size_and_use(path) for path in files_in(self.path, SUFFIX, UNFINISHED)}
+        self._num_slot_bytes = self._slot_bytes()
 
     def has(self, tokens: TokenArray, salt: str) -> bool:
         """Whether the prompt is on the disk."""
@@ -175,6 +179,7 @@ class PromptFolder:
 
     def make_room(self, num_bytes: int, used_at: float) -> bool:
         """Files used longer ago are gone until so many bytes fit into the limit; False if they do not."""
+        num_bytes += self._num_slot_bytes
         while sum(size for size, _ in self._listed.values()) + num_bytes > self.max_bytes:
             oldest = min(self._listed, key=lambda path: self._listed[path][1], default=None)
             if oldest is None or self._listed[oldest][1] >= used_at:
@@ -190,88 +195,42 @@ class PromptFolder:
         head = head_of(self.subject, tokens, salt, len(kv))
         num_bytes = len(head) + len(kv) + 4 * num_chunks(len(kv))
         path = self._path_of(tokens, salt)
-        temporary = path.with_name(f"{path.stem}.{os.getpid()}{UNFINISHED}")
         if not self.make_room(num_bytes, used_at):
             return 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        _remove(temporary)
-        try:
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(head)
-                sums = []
-                for chunk in chunks(kv):
-                    if self.clock() > until_s:
-                        return 0
-                    sums.append(zlib.crc32(chunk))
-                    file.write(chunk)
-                file.write(np.array(sums, dtype="<u4").tobytes())
-            os.utime(temporary, (used_at, used_at))
-            os.replace(temporary, path)
-        finally:
-            _remove(temporary)
+        if not write_private(path, head, kv, used_at=used_at, may_go_on=lambda: self.clock() <= until_s):
+            return 0
         self._listed[path] = num_bytes, used_at
         for other in self.files:
             if other.salt == salt and begins_with(tokens, other.tokens):
                 self._forget(other.path)
         return num_bytes
 
+    def remove(self, tokens: TokenArray, salt: str) -> None:
+        """The prompt is not on the disk."""
+        self._forget(self._path_of(tokens, salt))
+
+    def _slot_bytes(self) -> int:
+        return sum(size_and_use(path)[0] for path in files_in(self.path, SLOT_SUFFIX))
+
     def _path_of(self, tokens: TokenArray, salt: str) -> Path:
         told = json.dumps([self.subject, salt]).encode() + tokens.astype("<i4").tobytes()
         return self.path / f"{hashlib.sha256(told).hexdigest()[:32]}{SUFFIX}"
 
     def _forget(self, path: Path) -> None:
-        _remove(path)
+        remove(path)
         self._listed.pop(path, None)
 
 
-# --- the disk ----------------------------------------------------------------------------------------------
-
-
-def _opened(path: Path) -> BufferedReader:
-    """Return the file, open for reading. Raises: Unusable if another user could have written it; OSError."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
-    found = os.fstat(file.fileno())
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        file.close()
-        raise Unusable("it is not this user's own")
-    return file
-
-
-def _ours(folder: Path) -> Sequence[Path]:
-    """Return the files of prompts in the folder, unfinished ones too; nothing else is ever touched."""
-    try:
-        return [path for path in folder.iterdir() if path.suffix in {SUFFIX, UNFINISHED}]
-    except FileNotFoundError:
-        return []
-
-
-def _size_and_use(path: Path) -> tuple[int, float]:
-    """Return the file's bytes and the Unix time of its last use; zeros if it is gone."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return 0, 0.0
-    return found.st_size, found.st_mtime
-
-
 def _used_at(path: Path) -> float:
-    return _size_and_use(path)[1]
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+    return size_and_use(path)[1]
 
 
 def _forget_old(root: Path) -> None:
-    """Prompts that nobody has used for long are gone, those of models that are not configured any more too."""
+    """What nobody has used for long is gone, that of models that are not configured any more too."""
     if not root.is_dir():
         return
     for folder in root.iterdir():
         if folder.is_dir() and not folder.is_symlink():
-            for path in _ours(folder):
+            for path in list(files_in(folder, *ALL_SUFFIXES)):
                 if abs(time.time() - _used_at(path)) > MAX_AGE_S:  # or the clock was wrong
-                    _remove(path)
+                    remove(path)

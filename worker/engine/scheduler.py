@@ -386,10 +386,6 @@ class Scheduler:
         """Return the number under which clients see the sequence's slot; None if it never had one."""
         return None if sequence.slot_id is None else self.options.first_slot + sequence.slot_id
 
-    def recorded_lengths(self) -> dict[int, int]:
-        """Return how many tokens each sequence id has in the cache once pending operations are performed."""
-        return {seq_id: self.kv.ledger.length(seq_id) for seq_id in self.kv.ledger.owners()}
-
     def check_integrity(self) -> None:
         """Assert the invariants of the module."""
         self.slots.check_integrity()

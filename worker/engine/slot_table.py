@@ -13,6 +13,7 @@ from worker.engine.admission import outstanding
 from worker.engine.batch import TokenArray
 from worker.engine.budget import SchedulerOptions
 from worker.engine.kv_store import KvStore
+from worker.engine.occupants import Occupant, Occupants, client_of
 from worker.engine.prefix_cache import Match
 from worker.engine.request import RequestId
 from worker.engine.sequence import Sequence
@@ -26,8 +27,13 @@ class SlotTable:
         self._options = options
         self._slots = tuple(Slot(i) for i in range(options.num_slots))
         self.kv = KvStore(
-            options.num_cells, options.num_slots, can_share=options.can_share, host_tokens=options.host_tokens
+            options.num_cells,
+            options.num_slots,
+            can_share=options.can_share,
+            can_cut_blobs=options.can_cut_blobs,
+            host_tokens=options.host_tokens,
         )
+        self.occupants = Occupants()
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots)
@@ -74,15 +80,18 @@ class SlotTable:
         """Return the longest reusable prefix, at most all tokens but the last: one must be computed."""
         if not sequence.request.cache_prompt:
             return None
-        key = sequence.cache_key
+        key, tokens = sequence.cache_key, sequence.tokens[:-1]
+        if not self._options.can_share and (wanted := self._wanted(sequence)) is not None:
+            return self._match_in(wanted, tokens, key)
+        return self.longest(tokens, key)
+
+    def longest(self, tokens: TokenArray, key: str) -> Match | None:
+        """Return the longest beginning of `tokens` that the cache has and that can be had now."""
         running = (
             (slot.id, other.tokens[: other.num_computed])
             for slot in self._slots
             if (other := slot.sequence) is not None and other.request.cache_prompt and other.cache_key == key
         )
-        tokens = sequence.tokens[:-1]
-        if not self._options.can_share and (wanted := self._wanted(sequence)) is not None:
-            return self._match_in(wanted, tokens, key)
         resident = self.kv.match(tokens, key, running)
         host = self.kv.match_host(tokens, key, resident)
         if host is None or self._num_occupied() + host.blob_tokens > self._options.num_cells:
@@ -142,6 +151,7 @@ class SlotTable:
         slot.release()
         if keep and sequence.request.cache_prompt:
             tokens = sequence.tokens[: sequence.num_computed]
+            self.occupants.note(slot.id, client_of(sequence), Occupant(tokens.copy(), sequence.cache_key))
             self.kv.keep(slot.id, tokens, sequence.cache_key, now_s)
         else:
             self.kv.clear(slot.id)
