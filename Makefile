@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
-.PHONY: serve test test-all system fuzz clients clients-update check lint format bench mutate clean help
+.PHONY: serve test test-all system fuzz fuzz-parsers fuzz-long clients clients-update check lint format bench mutate clean help audit
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,16 +40,39 @@ clients: $(VENV)/.test ## run real client programs against a real server, each i
 system: $(VENV)/.test ## tests with real programs of the system: Chromium, Prometheus, nginx, systemd's checks
 	$(BIN)/python -m pytest -m 'browser or prometheus or deploy'
 
-fuzz: $(VENV)/.test ## send thousands of wrong requests to a real server, for about four minutes
+fuzz: fuzz-parsers ## fuzz the parsers, then send thousands of wrong requests to a real server: about nine minutes
 	$(BIN)/python -m pytest -m fuzz
+
+fuzz-parsers: $(VENV)/.test ## inputs nobody thought of for all parsers, FUZZ_S=300 seconds in all; ONLY=name,name
+	$(BIN)/python -m tests.fuzz.run
+
+fuzz-long: $(VENV)/.test ## the same, ten minutes for each parser
+	FUZZ_S=$${FUZZ_S:-5400} $(BIN)/python -m tests.fuzz.run
+
+chaos: $(VENV)/.test ## inject every fault into a real server under load, then 20 minutes of kills; CHAOS=short takes five
+	CHAOS_SOAK_S="$${CHAOS_SOAK_S-$$([ "$$CHAOS" = short ] || echo 1200)}" $(BIN)/python -m pytest -m chaos tests/chaos
 
 clients-update: $(VENV)/.test ## pin the newest releases of these programs; then look at the differences and run `make clients`
 	$(BIN)/python -m tests.clients.environments --update
 
-lint: $(VENV)/.dev ## formatting, lint rules, types
+lint: $(VENV)/.dev ## formatting, lint rules, types, and what bandit knows of insecure code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml router worker
+
+audit: $(VENV)/.dev ## ask for known faults of the installed packages; needs the network, and is no part of any build
+	@said=$$($(BIN)/pip-audit --local --skip-editable --progress-spinner off 2>&1); code=$$?; \
+	case "$$said" in *Traceback*) \
+	  echo "Nothing was audited: the index of advisories (pypi.org) cannot be reached from here." >&2; \
+	  printf '%s\n' "$$said" | tail -n 1 >&2; exit 1;; \
+	esac; \
+	printf '%s\n' "$$said"; \
+	unknown=$$(printf '%s\n' "$$said" | grep -c 'could not be audited'); \
+	if [ "$$unknown" -gt 0 ]; then \
+	  echo "Not audited: $$unknown packages, of which the index that was asked knows nothing." >&2; exit 1; \
+	fi; \
+	exit $$code
 
 check: lint ## lint and the default tests
 	$(BIN)/python -m pytest
@@ -61,7 +84,7 @@ format: $(VENV)/.dev ## rewrite the files as lint wants them
 bench: $(VENV)/.bench ## figures on this machine, up to 40 minutes; leave the machine idle
 	$(BIN)/python -m bench
 
-mutate: $(VENV)/.test ## try deliberate faults of the fleet, each of which a test must notice; ONLY=part-of-a-name
+mutate: $(VENV)/.test ## try deliberate faults of the fleet and of the KV books, each of which a test must notice; ONLY=part-of-a-name
 	$(BIN)/python -m tests.mutations.run
 
 clean: ## remove the virtual environment and caches

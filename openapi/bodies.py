@@ -68,7 +68,13 @@ OWN_BODIES: Mapping[str, Schema | None] = {
     | {"additionalProperties": False},
     "/props": None,
     "/lora-adapters": _SCALES,
-    "/slots/{id}": None,
+    "/slots/{id}": object_of(
+        (),
+        model=ROUTER_KEYS["model"],
+        cache_salt=ROUTER_KEYS["cache_salt"],
+        filename=any_of(TEXT | {"minLength": 1, "maxLength": 255}, NULL)
+        | {"description": "What it is saved as; needed by `save` and `restore`."},
+    ),
     "/v1/responses/{id}/cancel": None,
     "/api/show": object_of(("model",), **_TAGGED),
     "/api/pull": object_of(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openapi.bodies import full_path
+from router.kept_streams import CONVERSATION, NEW
 from router.later import ROUTES as LATER
 from router.routes import Route
 from worker.api.json_schemas import TEXT, Schema
@@ -46,9 +47,13 @@ QUERIES: Mapping[tuple[str, str], list[dict[str, Any]]] = {
     ("GET", "/lora-adapters"): _OF_MODEL,
     ("POST", "/lora-adapters"): _OF_MODEL,
     ("POST", "/slots/{id}"): [
-        _query("action", "What to do with its state.", {"type": "string", "enum": ["save", "restore", "erase"]})
+        _query("action", "What to do with its prompt.", {"type": "string", "enum": ["save", "restore", "erase"]}),
+        *_OF_MODEL,
     ],
     ("GET", "/v1/responses/{id}/input_items"): _PAGE,
+    ("GET", "/v1/streams/{id}"): [
+        _query("from", "How many bytes of the reply the client has already.", {"type": "integer", "minimum": 0})
+    ],
     ("GET", "/admin/logs"): [
         _query("model", "The log of this model's worker instead of the server's own."),
         _query("lines", "How many lines at most.", {"type": "integer", "minimum": 1, "maximum": 10000}),
@@ -58,10 +63,18 @@ QUERIES: Mapping[tuple[str, str], list[dict[str, Any]]] = {
 PATH_PARTS: Mapping[str, Schema] = {
     "/v1/models/{id}": TEXT | {"description": "A model or an alias; it may contain `/` and `:`.", "minLength": 1},
     "/v1/responses/{id}": TEXT | {"description": "The id of a response that is kept.", "minLength": 1},
+    "/v1/streams/{id}": TEXT | {"description": "The id that the request had in `X-Corral-Conversation`."},
     "/ui/{file}": TEXT | {"description": "A file of the dashboard; it may contain `/`.", "minLength": 1},
     "/slots/{id}": {"type": "integer", "minimum": 0, "description": "The number of a slot."},
 }
 """By the path up to the part and with it."""
+_CONVERSATION = {
+    "name": CONVERSATION,
+    "in": "header",
+    "description": "The answer goes on without its connection and is read at /v1/streams/{id}: an id that nobody can "
+    f"guess, or `{NEW}`.",
+    "schema": {"type": "string", "pattern": f"^({NEW}|[A-Za-z0-9._~-]{{16,128}})$"},
+}
 _REST = TEXT | {"description": "The rest of the address."}
 
 
@@ -75,4 +88,6 @@ def parameters(route: Route) -> list[dict[str, Any]]:
         schema = dict(schema)
         description = schema.pop("description")
         found.append({"name": part[1], "in": "path", "required": True, "description": description, "schema": schema})
+    if route.runs is not None:
+        found.append(_CONVERSATION)
     return [*found, *QUERIES.get((route.method, path), ())]

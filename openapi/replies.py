@@ -30,18 +30,19 @@ _MEANINGS: Mapping[int, str] = {
     403: "The API key may not do this, or the request came by a foreign name or from a foreign page.",
     404: "There is no such model, whose nearest names the message lists; or no such response or file.",
     408: "The body did not come in time.",
-    409: "The file has been changed since the editing began; nothing has changed.",
+    409: "The file has been changed since the editing began, or the slot is busy; nothing has changed.",
+    410: "The answer was stopped, or what is asked for of it is no longer kept.",
     413: "The body is longer than the server's `limits.max_body_bytes`.",
     415: "The body is not declared as JSON.",
     422: "The configuration has mistakes, which are listed; nothing has changed.",
-    429: "Too many requests wait already. `Retry-After` says when to come again.",
+    429: "Too many requests wait already, or the API key has reached a limit. `Retry-After` says when to come again.",
     500: "The model or the server failed on this request.",
     501: "This release cannot do that; the message says what to use instead.",
     502: "The other server that this model is on gave no proper answer.",
     503: "The model cannot be used now; the message says why, `Retry-After` when to come again.",
     507: "No device of this machine can hold the model, or the disk has no room for the file; the message says more.",
 }
-_OF_MODELS = (400, 404, 408, 413, 415, 429, 500, 502, 503, 507)
+_OF_MODELS = (400, 404, 408, 410, 413, 415, 429, 500, 502, 503, 507)
 """What a request to a model may be answered with, beside what it asks for."""
 
 _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
@@ -63,11 +64,13 @@ _STATUSES: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/props"): (501,),
     ("GET", "/lora-adapters"): (400, 404),
     ("POST", "/lora-adapters"): (404,),
-    ("POST", "/slots/{id}"): (400, 501),
+    ("POST", "/slots/{id}"): (400, 404, 409, 500, 501, 503, 507),
     ("GET", "/v1/responses/{id}"): (400, 404),
     ("DELETE", "/v1/responses/{id}"): (404,),
     ("GET", "/v1/responses/{id}/input_items"): (400, 404),
     ("POST", "/v1/responses/{id}/cancel"): (400, 404),
+    ("GET", "/v1/streams/{id}"): (400, 404, 410, 429),
+    ("DELETE", "/v1/streams/{id}"): (404,),
     ("POST", "/api/show"): (404,),
     ("POST", "/api/pull"): (404, 503),
 }
@@ -84,6 +87,11 @@ _CONTENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("GET", "/events"): {EVENT_STREAM: {"schema": TEXT}},
     ("GET", "/models/sse"): {EVENT_STREAM: {"schema": TEXT}},
     ("POST", "/api/pull"): {_JSON: {"schema": ANY_OBJECT}, NDJSON: {"schema": TEXT}},
+    ("GET", "/v1/streams/{id}"): {
+        EVENT_STREAM: {"schema": TEXT},
+        NDJSON: {"schema": TEXT},
+        _JSON: {"schema": ANY_OBJECT},
+    },
 }
 """Successful replies that are not JSON alone."""
 _OK: Mapping[tuple[str, str], str] = {
@@ -91,9 +99,12 @@ _OK: Mapping[tuple[str, str], str] = {
     ("GET", "/v1/models/{id}"): "The model, with its state.",
     ("GET", "/models"): "Every model, with its state in llama-server's words.",
     ("GET", "/slots"): "Every slot, with the request that it serves.",
+    ("POST", "/slots/{id}"): "What was saved, restored or erased.",
     ("GET", "/lora-adapters"): "The model's adapters.",
     ("GET", "/v1/responses/{id}"): "The response, as it was answered.",
     ("GET", "/v1/responses/{id}/input_items"): "The items, page by page.",
+    ("GET", "/v1/streams/{id}"): "The rest of the reply, in its own form. One that failed has its own status.",
+    ("DELETE", "/v1/streams/{id}"): "It is stopped and forgotten.",
     ("GET", "/api/tags"): "The models.",
     ("GET", "/api/ps"): "The loaded models.",
     ("GET", "/api/version"): "The releases.",
@@ -114,6 +125,7 @@ _OK: Mapping[tuple[str, str], str] = {
     ("GET", "/admin/config"): "The text and its verdict.",
     ("POST", "/admin/config/check"): "What is wrong with the text, and what it would change.",
     ("PUT", "/admin/config"): "What has changed.",
+    ("GET", "/admin/keys"): "Every key, its limits and what it has used.",
     ("POST", "/admin/pin"): "Whether the model is pinned now.",
     ("GET", "/health"): "The server takes requests, or the model can be asked.",
     (
@@ -134,8 +146,11 @@ _REDIRECTS: Mapping[tuple[str, str], str] = {
     ("GET", "/"): "To the dashboard, for clients that accept `text/html`.",
     ("GET", "/ui"): "To the page, `/ui/`.",
 }
-_NEVER_OK = frozenset({("POST", "/props"), ("POST", "/slots/{id}"), ("POST", "/v1/responses/{id}/cancel")})
+_NEVER_OK = frozenset({("POST", "/props"), ("POST", "/v1/responses/{id}/cancel")})
 """Routes of other servers that are there to tell why they do nothing."""
+
+_EMPTY = frozenset({("DELETE", "/v1/streams/{id}")})
+"""Routes whose success has no body."""
 
 _NAMES = {
     Dialect.OPENAI: "OpenAIError",
@@ -187,7 +202,8 @@ def responses(route: Route, meanings: Meanings) -> dict[str, Any]:
     found: dict[str, Any] = {}
     key = route.method, full_path(route)
     if route not in LATER and key not in _NEVER_OK:
-        found["200"] = _response(_told(route), _content(route, own_replies(meanings)))
+        content = {} if key in _EMPTY else _content(route, own_replies(meanings))
+        found["204" if key in _EMPTY else "200"] = _response(_told(route), content)
     if key in _REDIRECTS:
         found["303"] = _response(_REDIRECTS[key], {_PLAIN: {"schema": TEXT}})
     for status in sorted(_failures(route)):

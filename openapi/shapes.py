@@ -289,6 +289,7 @@ def own_replies(meanings: Meanings) -> Mapping[str, Schema]:
         ),
         "/requests": list_of(ended),
         "/admin/config": text,
+        "/admin/keys": list_of(_told(meanings, "limits.md#Usage")),
         "/slots": list_of(slot),
         "/metrics.json": list_of(_FAMILY),
         "/props": any_of(_PROPS_OF_MODEL, _PROPS_OF_ROUTER),

@@ -144,7 +144,8 @@ class Answer:
         self._account.usage = usage if isinstance(usage, dict) else {}
         timings = end.get("timings")
         self._account.timings = timings if isinstance(timings, dict) else {}
-        self._account.finish_reasons = tuple(str(reason) for reason in end.get("finish_reasons") or ())
+        reasons = end.get("finish_reasons")
+        self._account.finish_reasons = tuple(map(str, reasons)) if isinstance(reasons, list) else ()
         if end.get("outcome") != "ok" and self.error is None:
             self.error = ErrorPayload(500, "internal_error", "the worker gave up on this request without a reason")
 

@@ -37,11 +37,9 @@ from router import (
 )
 from router.account import Account, Outcome
 from router.auth import ALL_SCOPES, Grant, Scope
-from router.body import BODY_TIMEOUT_S
 from router.catalog_view import CatalogView
 from router.dialects import Dialect, guess_dialect
 from router.errors import (
-    Forbidden,
     MethodNotAllowed,
     ModelUnavailable,
     NotAvailableYet,
@@ -49,6 +47,7 @@ from router.errors import (
     RouterError,
     TooManyRequests,
     Unauthorized,
+    WrongAddress,
 )
 from router.events_stream import EVENT_HUB, EventHub
 from router.kept_runs import KEPT_RUNS, KeptRuns
@@ -79,7 +78,6 @@ def make_app(services: Services) -> web.Application:
     """Return the application; it answers as soon as it is run."""
     app = web.Application(middlewares=[_account, _answer_errors, _guard, _authorise, key_limits.limit_keys])
     app[SERVICES] = services
-    app[BODY_TIMEOUT_S] = services.settings.request_body_timeout_s
     routes: dict[web.AbstractRoute, Route] = {}
     for route in all_routes():
         methods = (route.method, hdrs.METH_HEAD) if route.method == hdrs.METH_GET else (route.method,)
@@ -317,16 +315,15 @@ async def _authorise(request: web.Request, handler: Handler) -> web.StreamRespon
 def _check_address(request: web.Request, scopes: Sequence[Scope]) -> None:
     """Return unless operators have an address of their own and this request should have come there.
 
-    Raises: Forbidden.
+    Raises: WrongAddress.
     """
     if scopes != (Scope.ADMIN,) or request.app[SERVICES].settings.admin_socket is None:
         return
-    connection = request.app[CONNECTIONS].get(request.protocol)
+    connection = request.app.get(CONNECTIONS, {}).get(request.protocol)
     if connection is None or not connection.is_admin:
-        raise Forbidden(
+        raise WrongAddress(
             f"{request.method} {request.path} is answered only at the operators' address (CORRAL_ADMIN_SOCKET of the "
-            f"server); commands reach it with --url or CORRAL_URL",
-            code="wrong_address",
+            f"server); commands reach it with --url or CORRAL_URL"
         )
 
 

@@ -102,6 +102,6 @@ def read_json(path: Path) -> dict[str, object]:
     """Return the JSON object in `path`; an empty one if it is missing or not one."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -4,7 +4,7 @@ Owns the list of what Corral keeps there. Only files that it knows by their plac
 else lies in the folder is somebody else's. Must not decide what goes: commands do, with whoever asks.
 
     packages/<folder>/        a fetched model: source.json, its files, .lock; .partial/ while it is fetched
-    prompts/<model>-<hash>/   finished prompts, *.kv; *.new while they are written
+    prompts/<model>-<hash>/   finished prompts, *.kv; slots that clients saved, *.slot; *.new while they are written
     calibration/<hash>.json   what passes cost
     footprints/<hash>.json    what models need of memory
 """
@@ -31,7 +31,7 @@ _LOCK: Final = ".lock"
 _PARTIAL: Final = ".partial"
 _HASHED_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 _HASHED_FILE = re.compile(r"[0-9a-f]{24,32}\.json")
-_PROMPT = re.compile(r".+\.(?:kv|new)")
+_PROMPT = re.compile(r".+\.(?:kv|slot|new)")
 _BEING_WRITTEN_S: Final = 60.0
 """A prompt without its last name that is younger is still being written. Source: worker/engine/prompt_files.py."""
 
@@ -44,7 +44,7 @@ class CacheKind(StrEnum):
     UNFINISHED = "unfinished"
     """What is there of models whose fetch was interrupted, to go on with."""
     PROMPTS = "prompts"
-    """Finished prompts with their keys and values."""
+    """Finished prompts with their keys and values, and slots that clients have saved."""
     CALIBRATION = "calibration"
     """Measured times of passes."""
     FOOTPRINTS = "footprints"

@@ -14,7 +14,18 @@ ALLOW_ORIGIN = "Access-Control-Allow-Origin"
 VARY = "Vary"
 
 _METHODS = "GET, HEAD, POST, PUT, DELETE"
-_EXPOSED = "X-Request-Id, request-id, X-Corral-Model, X-Corral-Alias, X-Corral-Keep-Alive, Retry-After, x-should-retry"
+_RATE_HEADERS = [
+    name
+    for unit in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+    for name in (f"x-ratelimit-{part}-{unit}", f"anthropic-ratelimit-{unit}-{part}")
+]
+_EXPOSED = ", ".join(
+    [
+        "X-Request-Id, request-id, X-Corral-Model, X-Corral-Alias, X-Corral-Keep-Alive, Retry-After, x-should-retry",
+        *_RATE_HEADERS,
+    ]
+)
 _EXPOSED += ", X-Corral-Conversation, X-Corral-Offset"
 """What a page may read beside the body."""
 _MAX_AGE_S = 600

@@ -6,16 +6,18 @@
     ├── BadRequest             400  invalid_request_error (or a code of its own)
     ├── Unauthorized           401  invalid_api_key
     ├── Forbidden              403  forbidden
+    │   └── WrongAddress       403  wrong_address
     ├── NotFound               404  not_found
     │   └── ModelNotFound      404  model_not_found
     ├── MethodNotAllowed       405  method_not_allowed
     ├── BodyTooSlow            408  request_too_slow
     ├── Conflict               409  conflict
-    ├── Gone                   410  gone (or a code of its own)
+    ├── Gone                   410  offset_gone (or a code of its own)
     ├── BodyTooLarge           413  request_too_large
     ├── UnsupportedMediaType   415  unsupported_media_type
     ├── TooManyRequests        429  queue_full
     ├── RateLimited            429  rate_limit_exceeded
+    ├── TooManyWrongKeys       429  too_many_wrong_keys
     ├── NotAvailableYet        501  not_available_yet
     ├── RemoteFailed           502  remote_failed
     ├── RemoteRefused          502  remote_refused
@@ -99,6 +101,12 @@ class Forbidden(RouterError):
     code = "forbidden"
 
 
+class WrongAddress(Forbidden):
+    """The route is answered at the operators' address alone."""
+
+    code = "wrong_address"
+
+
 class NotFound(RouterError):
     """No such route."""
 
@@ -137,7 +145,7 @@ class Gone(RouterError):
     """What the client wants was there, and will not come back."""
 
     http_status = 410
-    code = "gone"
+    code = "offset_gone"
 
 
 class BodyTooLarge(RouterError):
@@ -166,6 +174,13 @@ class RateLimited(RouterError):
 
     http_status = 429
     code = "rate_limit_exceeded"
+
+
+class TooManyWrongKeys(RouterError):
+    """A wrong API key from an address that has sent many of them."""
+
+    http_status = 429
+    code = "too_many_wrong_keys"
 
 
 class NotAvailableYet(RouterError):

@@ -124,7 +124,7 @@ def view_device(device: Device, ledger: FleetLedger, reserved_bytes: int) -> Dev
 def view_waiters(ledger: FleetLedger, now_s: float) -> list[WaiterView]:
     """Return all requests that wait, by priority and then by age.
 
-    Among those of one model and priority, a key that has fewer requests running goes first when a place gets free.
+    Among those of one model and priority, a key that has had fewer tokens goes first when a place gets free.
     """
     waiters = [
         WaiterView(waiter.request_id, name, max(0.0, now_s - waiter.since_s), waiter.priority, waiter.key_id)

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from router.file_names import all_parts
 from router.gguf_cursor import ARRAY, SCALARS, STRING, Cursor, GgufError, unknown_type
-from router.tensor_sums import TENSOR_BLOCKS, TensorCounter, TensorSums
+from router.tensor_sums import TENSOR_BLOCKS, UNFIT_TYPES, TensorCounter, TensorSums
 
 __all__ = ["GgufError", "GgufHeader", "GgufTexts", "read_gguf_header", "read_gguf_texts", "read_tensor_sums"]
 
@@ -60,6 +60,8 @@ class GgufHeader:
     """The short lists of numbers: what differs from layer to layer."""
     tensors: TensorSums = field(default_factory=TensorSums)
     """Bytes by part of the model, in this one file."""
+    odd_tensor: str | None = None
+    """The first tensor that is no matrix of a type that llama.cpp multiplies with; None = there is none."""
     path: Path = Path()
     """The file that it was read from."""
 
@@ -131,7 +133,7 @@ def _read(cursor: Cursor) -> GgufHeader:
     num_tensors, num_keys = _read_counts(cursor)
     said = _read_metadata(cursor, num_keys)
     metadata = said.scalars
-    num_params, tensors = _read_tensors(cursor, num_tensors, metadata)
+    num_params, tensors, odd_tensor = _read_tensors(cursor, num_tensors, metadata)
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise GgufError("it does not name an architecture (general.architecture), so it is not a model")
@@ -151,6 +153,7 @@ def _read(cursor: Cursor) -> GgufHeader:
         num_vocab=said.num_vocab,
         lists=said.lists,
         tensors=tensors,
+        odd_tensor=odd_tensor,
     )
 
 
@@ -261,9 +264,11 @@ def _read_tokens(cursor: Cursor, count: int, wanted: Collection[int]) -> dict[in
 
 def _read_tensors(
     cursor: Cursor, num_tensors: int, metadata: Mapping[str, int | float | bool | str]
-) -> tuple[int, TensorSums]:
-    """Return the number of weights and their bytes, after every tensor was found to lie inside the file."""
+) -> tuple[int, TensorSums, str | None]:
+    """Return the number of weights, their bytes, and the first tensor that is odd (`GgufHeader.odd_tensor`), after
+    every tensor was found to lie inside the file."""
     num_params = 0
+    odd: str | None = None
     counter = TensorCounter()
     end, last = 0, ""
     for _ in range(num_tensors):
@@ -271,15 +276,18 @@ def _read_tensors(
         num_dimensions = cursor.u32()
         if num_dimensions > _MAX_DIMENSIONS:
             raise GgufError(f"it is damaged: the tensor {name!r} has {num_dimensions} dimensions")
-        num_elements, row = 1, 1
+        num_elements, row, num_matrices = 1, 1, 1
         for axis in range(num_dimensions):
             length = cursor.u64()
             num_elements *= length
             row = length if axis == 0 else row
+            num_matrices *= length if axis > 1 else 1
         tensor_type, offset = cursor.u32(), cursor.u64()
         block, block_bytes = TENSOR_BLOCKS.get(tensor_type, (1, 0))
         if row % block:
             raise GgufError(f"it is damaged: the rows of the tensor {name!r} do not fit its type {tensor_type}")
+        if odd is None and (tensor_type in UNFIT_TYPES or (num_matrices != 1 and "_exps." not in name)):
+            odd = name
         num_params += num_elements
         counter.add(name, num_elements // block * (block_bytes or 1))  # an unknown type is most likely a small one
         if offset + num_elements // block * block_bytes >= end:
@@ -292,7 +300,7 @@ def _read_tensors(
         raise GgufError(
             f"it is truncated: the tensor {last!r} ends at byte {expected}, the file has {cursor.size}; fetch it again"
         )
-    return num_params, counter.sums()
+    return num_params, counter.sums(), odd
 
 
 def _count(metadata: Mapping[str, int | float | bool | str], key: str) -> int | None:

@@ -33,6 +33,8 @@ class Ground:
     machine: MachineWatch | None = None
     """None = memory is not looked at, and devices are llama.cpp's own choice."""
     spares: SparePool | None = None
+    checks_cells: bool = False
+    """Whether workers compare their books with the KV cache after every step."""
     hooks: HookRunner = field(default_factory=HookRunner)
 
     def cache_folder(self, name: str) -> Path | None:

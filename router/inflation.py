@@ -58,10 +58,14 @@ class _Zlib:
         self._encoding = encoding
         self._unpacker: zlib._Decompress | None = None
         """Of the present part; gzip may have several, one after the other."""
+        self._is_over = False
+        """Nothing may come any more."""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         made = b""
         while piece or (self._unpacker is not None and len(made) == STEP_BYTES):  # then there may be more inside
+            if self._is_over:
+                raise self._wrong("something follows its end")
             if self._unpacker is None:
                 # Some clients send `deflate` without the header that it should have.
                 is_headed = self._encoding == "gzip" or piece[0] & 0x0F == 8
@@ -74,9 +78,8 @@ class _Zlib:
             piece = self._unpacker.unconsumed_tail
             if self._unpacker.eof:
                 piece = self._unpacker.unused_data
-                if piece and self._encoding != "gzip":
-                    raise self._wrong("something follows its end")
                 self._unpacker = None
+                self._is_over = self._encoding != "gzip"
             if made:
                 yield made
 

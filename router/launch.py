@@ -127,6 +127,7 @@ def build_launch_spec(
     devices: Mapping[str, Device] = NO_DEVICES,
     calibration_dir: Path | None = None,
     prompts_dir: Path | None = None,
+    check_cells: bool = False,
     log_level: str = "INFO",
 ) -> LaunchSpec:
     """Return what goes to the worker's stdin; `status_fd` is filled in when the pipe exists.
@@ -159,6 +160,7 @@ def build_launch_spec(
         drop_billing_header=spec.drop_billing_header,
         calibration_dir=str(calibration_dir) if calibration_dir is not None and spec.calibrate else None,
         prompts_dir=None if prompts_dir is None else str(prompts_dir),
+        check_cells=check_cells,
         log_level=log_level,
     )
 

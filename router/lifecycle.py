@@ -14,7 +14,10 @@ MAX_BACKOFF_S = 60.0
 """The longest pause between two starts of a model that keeps failing."""
 
 MAX_CRASH_PAUSE_S = 5.0
-"""The longest pause after a crash of a worker that was ready: it has loaded, so it can load, and requests wait for it."""
+"""The longest pause after crashes of workers that can be loaded: requests wait for its end."""
+
+MAX_LOST_LOADS = 2
+"""So many loads in a row may crash of a model that could be loaded before, until its requests are refused."""
 
 STABLE_S = 60.0
 """A worker that has been ready for so long makes up for all earlier failures of its model."""
@@ -87,11 +90,12 @@ def advance(old: WorkerState, new: WorkerState) -> WorkerState:
     return new
 
 
-def backoff_s(attempt: int) -> float:
+def backoff_s(attempt: int, *, is_crash: bool = False) -> float:
     """Return the pause after the `attempt`-th failure in a row: 1, 2, 4 … seconds, at most `MAX_BACKOFF_S`.
 
     A model that can never load therefore costs about five starts in its first minute and one a minute later.
+    `is_crash`: it can be loaded, so that it pauses for at most `MAX_CRASH_PAUSE_S`.
     """
     if attempt < 1:
         return 0.0
-    return min(2.0 ** min(attempt - 1, 16), MAX_BACKOFF_S)
+    return min(2.0 ** min(attempt - 1, 16), MAX_CRASH_PAUSE_S if is_crash else MAX_BACKOFF_S)

@@ -82,7 +82,8 @@ def as_seen(view: CatalogView, spec: ModelSpec, entry: dict[str, Any]) -> dict[s
     """Return the entry of a model without names that may not be used: its own, and those of others in sentences."""
     if view.is_whole:
         return entry
-    seen = {key: _without_strangers(view, entry[key]) for key in ("reason", "last_exit", "status") if key in entry}
+    wordy = [key for key in ("reason", "last_exit", "status") if key in entry]
+    seen: dict[str, Any] = {key: _without_strangers(view, entry[key]) for key in wordy}
     names = view.aliases_of(spec)
     seen["aliases"] = [alias.name for alias in names if alias.listed]
     seen["alias_patterns"] = [alias.name for alias in names if WILDCARD in alias.name]

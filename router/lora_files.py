@@ -42,7 +42,7 @@ def lora_error(lora: LoraSpec, error: SourceError) -> SourceError:
 def check_lora(lora: LoraSpec, path: Path, base: GgufHeader) -> None:
     """Return if `path` may be an adapter of the model whose header is `base`, as far as its header tells.
 
-    llama.cpp asserts the types of these keys: a wrong one would end the worker without a word.
+    llama.cpp asserts the types of these keys and of the tensors: a wrong one would end the worker without a word.
     Raises: SourceError that names the adapter and its file.
     """
     try:
@@ -58,6 +58,8 @@ def check_lora(lora: LoraSpec, path: Path, base: GgufHeader) -> None:
         raise _unfit(lora, path, f"it is an adapter of the type {kind!r}, and only LoRA adapters can be used")
     if not isinstance(said.get("adapter.lora.alpha", 0.0), float):
         raise _unfit(lora, path, "its adapter.lora.alpha is not a floating-point number; convert it again")
+    if header.odd_tensor is not None:
+        raise _unfit(lora, path, f"its tensor {header.odd_tensor} is no matrix of a type that can be multiplied with")
     if header.architecture != base.architecture:
         what = f"it was made for the architecture {header.architecture}, the model is of {base.architecture}"
         raise _unfit(lora, path, what)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import hdrs, web
 
 from router.auth import Scope
-from router.catalog_problems import ELSEWHERE
 from router.catalog_view import CatalogView
 from router.dialects import Dialect
 from router.errors import ModelNotFound, NoFreeSlot
@@ -59,7 +58,7 @@ async def get_health(request: web.Request) -> web.StreamResponse:
             for worker, why in sorted(hung.items())
         ]
     if (refused := services.reloader.refused) is not None:
-        error = refused.summary if is_open else ELSEWHERE
+        error = refused.summary if is_open else refused.place
         body["configuration"] = {"status": "invalid", "error": error, "since": round(refused.since_s)}
     return json_response(body, status=503 if fleet.is_shutting_down else 200)
 

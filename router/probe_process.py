@@ -70,7 +70,7 @@ def _answer(out: bytes, said: str, exit_code: int | None) -> dict[str, Any]:
     lines = out.splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         words = [line.strip() for line in said.splitlines() if line.strip()]

@@ -267,7 +267,8 @@ class Relay:
         try:
             worker_reply = await lease.session.post(self._call.path, resend.body, self._headers(lease, resend))
         except NotHttp as problem:
-            raise BrokenReply(f"the worker's reply cannot be read: {problem}") from None
+            self._keep_body()
+            raise Lost(BrokenReply(f"the worker's reply cannot be read: {problem}"), may_go_on=True) from None
         except ConnectionError as problem:
             raise NothingReceived(lease.worker, problem, self._clock()) from None
         try:
@@ -316,6 +317,7 @@ class Relay:
             broken = BrokenReply(f"the worker's reply cannot be read: {problem}")
             raise Lost(broken, may_go_on=True) from None
         except WorkerGivesUp as given_up:
+            await self._last_exit(lease.worker)  # it is about to end, and must not be asked again
             raise Lost(WorkerRefused(given_up.error), may_go_on=True) from None
         except ConnectionCut:
             pass  # the same as a body that ends too early

@@ -62,8 +62,16 @@ class Refused:
     @property
     def outline(self) -> str:
         """Where the first problem is and how many more there are, for those who may not know what the file says."""
+        return self._outlined(self.problems[0].whereabouts)
+
+    @property
+    def place(self) -> str:
+        """The same by line and column alone, for those who may not know the names of all models."""
+        return self._outlined(dataclasses.replace(self.problems[0], where="").whereabouts)
+
+    def _outlined(self, whereabouts: str) -> str:
         more = "" if len(self.problems) == 1 else f" (and {len(self.problems) - 1} more)"
-        return f"{self.problems[0].whereabouts or 'the file or a key'}{more}: {ELSEWHERE}"
+        return f"{whereabouts or 'the file or a key'}{more}: {ELSEWHERE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class ReplyReader:
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         return {
             "prompt_tokens": self.usage.get("prompt_tokens", 0),
-            "cached_tokens": cached if isinstance(cached, int) and cached >= 0 else 0,
+            "cached_tokens": cached if is_count(cached) else 0,
             "generated_tokens": self.usage.get("completion_tokens", 0),
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 from router.departures import exit_in_words
 from router.device import NOWHERE, Footprint, Placement
 from router.events import Departure, ExitReason, LeaseId, ModelPolicy, StopCause, WorkerExit, WorkerId
-from router.lifecycle import FAILED_COOL_DOWN_S, MAX_CRASH_PAUSE_S, STABLE_S, WorkerState, advance, backoff_s
+from router.lifecycle import FAILED_COOL_DOWN_S, MAX_LOST_LOADS, STABLE_S, WorkerState, advance, backoff_s
 from router.placement import Options
 from router.prefix_memory import PrefixMemory
 from router.waiting import WaitingLine
@@ -115,8 +115,12 @@ class ModelRecord:
     """By replica number."""
     rest: WorkerState = WorkerState.UNLOADED
     """What the model is while it has no resident: UNLOADED, BACKOFF or FAILED."""
+    has_loaded: bool = False
+    """With this configuration."""
     has_crashed: bool = False
-    """What it rests from is the crash of a worker that was ready."""
+    """What it rests from is a crash, and its workers can be loaded."""
+    num_failed_loads: int = 0
+    """Since the last worker that was ready."""
     num_failures: int = 0
     """In a row."""
     retry_at_s: float = 0.0
@@ -309,7 +313,7 @@ class ModelRecord:
         if policy.fingerprint != self.policy.fingerprint:
             could_preload = could_preload and self.rest is not WorkerState.FAILED
             self.forgive()
-            self.footprint = None
+            self.has_loaded, self.footprint = False, None
         if not could_preload and self.serving is None and self.rest is not WorkerState.FAILED:
             self.is_preload_due = True
         self.is_preload_due = self.is_preload_due and policy.preload
@@ -349,15 +353,14 @@ class ModelRecord:
         resident.max_leases = max(1, max_leases)  # with none at all its waiters would hang
         resident.slots = slots or resident.max_leases
         self.load_s = max(0.1, now_s - resident.started_at_s)
-        self.wish_at_s = None
+        self.wish_at_s, self.has_loaded = None, True
         self.is_preload_due = self.is_preload_due and len(self.current) < self.policy.replicas
 
     def note_exit(self, resident: Resident, exit_: WorkerExit, now_s: float) -> None:
         """`resident` is gone and `rest` says what that means for the next start.
 
-        Asked for, or run with a configuration that has changed since: UNLOADED. A load that failed: FAILED if
-        the file is bad, else BACKOFF. A crash or hang after it was ready: UNLOADED the first time, BACKOFF when it
-        happens again within `STABLE_S` of being ready.
+        Asked for, or of an earlier configuration: UNLOADED. A failed load: FAILED if the file is bad, else BACKOFF.
+        A crash or hang after it was ready: UNLOADED, and BACKOFF when it happens again at once.
         """
         is_timed_out = resident.stop_reason is ExitReason.LOAD_TIMEOUT
         exit_ = exit_in_words(
@@ -367,34 +370,31 @@ class ModelRecord:
             hung_detail=resident.hung_detail,
         )
         was_asked = resident.state is WorkerState.STOPPING and not is_timed_out and resident.hung_detail is None
-        was_ready = resident.ready_at_s is not None
         is_stable = resident.ready_at_s is not None and now_s - resident.ready_at_s >= STABLE_S
         if is_stable:
             self.num_failures = 0
         after = WorkerState.UNLOADED
         if not (was_asked or self.is_outdated(resident) or self.is_removed or is_stable):
             self.num_failures += 1
-            after = self._after_failure(exit_, was_ready, now_s)
+            after = self._after_failure(exit_, resident.ready_at_s, now_s)
         resident.move(after, now_s)
         if after is not WorkerState.UNLOADED:  # else what another worker of the model has left behind still counts
             self.rest = after
         del self.residents[resident.worker.replica]
-        self.last_exit = exit_
-        self.last_exit_at_s = now_s
+        self.last_exit, self.last_exit_at_s = exit_, now_s
         if resident.is_evicting:
             self.turn_ended_s = now_s
 
-    def _after_failure(self, exit_: WorkerExit, was_ready: bool, now_s: float) -> WorkerState:
-        """Return BACKOFF, FAILED or, after a first crash, UNLOADED, with the end of the pause noted."""
-        self.has_crashed = was_ready
-        if not was_ready:
-            if exit_.reason is ExitReason.BAD_MODEL:
-                self.is_preload_due = False
-                self.retry_at_s = now_s + FAILED_COOL_DOWN_S
-                return WorkerState.FAILED
-            self.retry_at_s = now_s + backoff_s(self.num_failures)
-            return WorkerState.BACKOFF
-        if self.num_failures < 2:
-            return WorkerState.UNLOADED
-        self.retry_at_s = now_s + min(backoff_s(self.num_failures - 1), MAX_CRASH_PAUSE_S)
-        return WorkerState.BACKOFF
+    def _after_failure(self, exit_: WorkerExit, ready_at_s: float | None, now_s: float) -> WorkerState:
+        """Return BACKOFF, FAILED or UNLOADED, with the end of the pause noted, which begins when it was ready."""
+        was_ready = ready_at_s is not None
+        self.num_failed_loads = 0 if was_ready else self.num_failed_loads + 1
+        can_load = self.has_loaded and exit_.reason is ExitReason.CRASHED and self.num_failed_loads <= MAX_LOST_LOADS
+        self.has_crashed = was_ready or can_load
+        if not was_ready and exit_.reason is ExitReason.BAD_MODEL:
+            self.is_preload_due = False
+            self.retry_at_s = now_s + FAILED_COOL_DOWN_S
+            return WorkerState.FAILED
+        since_s = now_s if ready_at_s is None else ready_at_s
+        self.retry_at_s = since_s + backoff_s(self.num_failures - was_ready, is_crash=self.has_crashed)
+        return WorkerState.BACKOFF if self.retry_at_s > now_s else WorkerState.UNLOADED

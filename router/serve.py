@@ -95,6 +95,7 @@ async def serve(catalog: Catalog, settings: RouterSettings) -> int:
         cache_dir=cache_dir(settings).absolute(),
         device_monitor=DeviceMonitor(may_probe=settings.worker_command is None),
         is_confined=settings.worker_sandbox,
+        checks_cells=settings.check_cells,
     )
     cors = Cors(settings.cors_origins)
     names = (*settings.allowed_hosts, *filter(None, [admin_host(settings.admin_socket)]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from router.catalog import Catalog
 
 ENV_PREFIX = "CORRAL_"
-_OF_COMMANDS = frozenset(
+OF_COMMANDS = frozenset(
     {"CORRAL_FILE", "CORRAL_URL", "CORRAL_API_KEY"}
     | {"CORRAL_TLS_CA", "CORRAL_TLS_CLIENT_CERT", "CORRAL_TLS_CLIENT_KEY"}
 )
@@ -161,6 +161,8 @@ class RouterSettings(BaseSettings):
     detached_stream_s: float = Field(300.0, ge=0, le=86400)
     """One that nobody reads is generated on for so long."""
 
+    check_cells: bool = False
+    """Workers compare after every step what is recorded of each sequence with the KV cache, and end on a difference."""
     worker_command: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_command)] = None
     """Starts another program in place of the worker (a JSON list); for tests."""
 
@@ -213,7 +215,7 @@ def _words(kind: str, message: str) -> str:
 def unknown_variables(names: Iterable[str], catalog: Catalog) -> list[str]:
     """Return a warning for each `CORRAL_*` name that neither a setting, a command nor the configuration reads."""
     known = {f"{ENV_PREFIX}{field.upper()}" for field in RouterSettings.model_fields}
-    expected = {*_OF_COMMANDS, *(key.env for key in catalog.keys)}
+    expected = {*OF_COMMANDS, *(key.env for key in catalog.keys)}
     expected |= {spec.remote.key_env for spec in catalog.models.values() if spec.remote is not None}
     warnings = []
     for name in sorted(set(names) - known - expected):

@@ -37,6 +37,16 @@ _LINE_LIMIT: Final = 2**16
 _TAIL_BYTES: Final = 4096
 
 
+_FETCH_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
+    }
+)
+_FETCH_PREFIXES = ("LC_", "PIP_", "HF_", "HUGGINGFACE_", "XDG_", "PYTHON")
+_PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
+
+
 class ModelStore:
     """Finds and fetches model files. Belongs to one event loop at a time."""
 
@@ -228,8 +238,12 @@ def _look_at_outcome(task: asyncio.Task[Path]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return what a fetch process may know: everything but our own keys and settings."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
+    """Return what a fetch process may know: what pip and the Hub's library go by. Our API keys have other names."""
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _FETCH_VARIABLES or name.lower() in _PROXY_VARIABLES or name.startswith(_FETCH_PREFIXES)
+    }
     return environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 

@@ -104,7 +104,7 @@ def view_configuration(reloader: Reloader, *, in_full: bool, tells_where: bool =
         "status": "valid" if refused is None else "invalid",
         "error": None
         if refused is None
-        else (refused.summary if in_full else refused.outline if tells_where else ELSEWHERE),
+        else (refused.summary if in_full else refused.outline if tells_where else refused.place),
         "problems": []
         if refused is None or not tells_where
         else [problem.to_json() | words for problem in first_problems(refused.problems)],

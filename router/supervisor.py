@@ -93,16 +93,15 @@ class Supervisor:
         cache_dir: Path | None = None,
         device_monitor: DeviceMonitor | None = None,
         is_confined: bool = False,
+        checks_cells: bool = False,
     ) -> None:
         """`runtime_dir`: in which the private one is made; None = `$XDG_RUNTIME_DIR` or `/tmp`. `cache_dir`: for what
         passes and models cost here; None = nothing is kept. `device_monitor`: None = memory is not looked at."""
         self.catalog = catalog
-        self._store = store
-        self._metrics = metrics
+        self._store, self._metrics = store, metrics
         self._runtime_parent = runtime_dir
-        self._worker_command = worker_command
-        self._cache_dir = cache_dir
-        self._is_confined = is_confined
+        self._worker_command, self._cache_dir = worker_command, cache_dir
+        self._is_confined, self._checks_cells = is_confined, checks_cells
         self._monitor = device_monitor
         self._machine: MachineWatch | None = None
         self._spares: SparePool | None = None
@@ -152,6 +151,7 @@ class Supervisor:
             cache_dir=self._cache_dir,
             emit=self._dispatch,
             spares=self._spares,
+            checks_cells=self._checks_cells,
             machine=machine,
         )
         self._metrics.watch_fleet(self.snapshot, lambda: self.catalog)

@@ -48,6 +48,9 @@ TENSOR_BLOCKS: Final[Mapping[int, tuple[int, int]]] = {
     41: (128, 18),  # Q1_0
 }
 
+UNFIT_TYPES: Final = frozenset(range(24, 29))
+"""Whole numbers and doubles: llama.cpp has no product of matrices of these and ends the process."""
+
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Prefixes of tensors that are looked up row by row: llama.cpp keeps them in main memory, whatever is offloaded."""
 _KEYS = ("attn_k.", "attn_kv_a_mqa.", "attn_k_b.", "attn_kv.")

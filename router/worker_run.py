@@ -274,6 +274,7 @@ class WorkerRun:
             devices=devices,
             calibration_dir=self._ground.cache_folder("calibration"),
             prompts_dir=self._ground.cache_folder("prompts"),
+            check_cells=self._ground.checks_cells,
             # A router that logs warnings only still wants a failed load's reason among the worker's last words.
             log_level="DEBUG" if logger.isEnabledFor(logging.DEBUG) else "INFO",
         )

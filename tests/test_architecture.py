@@ -45,22 +45,22 @@ ROUTER_LAYERS = {
         hub_source leases listen lora_files machine_watch metrics model_headers nvml ollama_shapes
         output_reader own_thread package_source probe_process process process_group progress_bar
         quarantine readahead recent_log rule_values runs runtime_dir service_notify sources span_sender
-        spares status supervisor tasks tracing watcher worker_files worker_run worker_session
+        spares status supervisor tasks tls tracing watcher worker_files worker_run worker_session
         doctor.backend doctor.gpu_signs doctor.installation doctor.machine doctor.ports fetch.__main__
         fetch.hub fetch.package fetch.pip_download metrics.process metrics.registry metrics.workers
     """,
     3: """
-        __main__ admin admin_config admin_logs answer api api_document app auth body calls candidates
-        checking cli config_editor events_stream json_reply kept_reply kept_runs key_check key_limits
-        later listing live_streams llama_props llama_routes logs ollama ollama_pull ops relay reload
-        remote remotes reply responses routes seen serve services slot_actions status_routes
-        status_views stopping stream_routes topics ui cli.answer cli.bench cli.bench_figures
-        cli.bench_plot cli.bench_shots cli.cache cli.catalog_file cli.chat cli.chat_commands
-        cli.chat_input cli.check cli.completing cli.completion cli.config cli.config_text
-        cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.keys cli.live
-        cli.load cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose cli.ps
-        cli.ps_rows cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.shapes
-        cli.stream_lines cli.version cli.watch doctor.configuration
+        __main__ accepting admin admin_config admin_logs answer api api_document app auth body calls
+        candidates checking cli config_editor entrances events_stream json_reply kept_reply kept_runs
+        key_check key_limits later listing live_streams llama_props llama_routes logs ollama ollama_pull
+        open_connections ops relay reload remote remotes reply responses routes seen serve services
+        slot_actions status_routes status_views stopping stream_routes topics ui cli.answer cli.bench
+        cli.bench_figures cli.bench_plot cli.bench_shots cli.cache cli.catalog_file cli.chat
+        cli.chat_commands cli.chat_input cli.check cli.completing cli.completion cli.config
+        cli.config_text cli.conversation cli.devices cli.doctor cli.fit cli.formats cli.import_ cli.keys
+        cli.live cli.load cli.logs cli.model_files cli.model_wait cli.output cli.picture cli.prose
+        cli.ps cli.ps_rows cli.ps_view cli.pull cli.reload cli.rm cli.serve cli.server cli.shapes
+        cli.stream_lines cli.transport cli.version cli.watch doctor.configuration
     """,
 }
 WORKER_LAYERS = {
@@ -107,13 +107,14 @@ WORKER_LAYERS = {
         schemas.rewriting schemas.validation schemas.values
     """,
     2: """
-        birth lifeline loading machine memory reporter engine.calibration_files engine.calibrator
-        engine.core engine.draft_model engine.embedder engine.engine engine.engine_limits engine.grammar
-        engine.grammar_trial engine.lane engine.llama engine.llama_batch engine.llama_build
-        engine.llama_context engine.llama_faults engine.llama_log engine.llama_memory engine.llama_model
-        engine.llama_params engine.llama_plan engine.llama_pooling engine.llama_probe
-        engine.llama_vocabulary engine.private_files engine.prompt_files engine.prompt_format
-        engine.prompt_store engine.rule_work engine.saved_slots engine.slot_files engine.slot_state
+        birth bytecode lifeline loading machine memory reporter rights engine.calibration_files
+        engine.calibrator engine.core engine.draft_model engine.embedder engine.engine
+        engine.engine_limits engine.grammar engine.grammar_trial engine.lane engine.llama
+        engine.llama_batch engine.llama_build engine.llama_context engine.llama_faults engine.llama_log
+        engine.llama_memory engine.llama_model engine.llama_params engine.llama_plan
+        engine.llama_pooling engine.llama_probe engine.llama_vocabulary engine.private_files
+        engine.prompt_files engine.prompt_format engine.prompt_store engine.rule_work engine.saved_slots
+        engine.slot_files engine.slot_state
     """,
     3: """
         __main__ app life probe process api.answer_plan api.anthropic_messages api.chat_prompt

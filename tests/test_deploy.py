@@ -11,7 +11,7 @@ import yaml
 from router import ops
 from router.auth import Scope
 from router.cli import main
-from router.settings import ENV_PREFIX, RouterSettings
+from router.settings import ENV_PREFIX, OF_COMMANDS, RouterSettings
 from tests.support.deploy_files import DEPLOY, ROOT
 
 _TEXTS = (".md", ".yml", ".yaml", ".service", ".socket", ".conf", ".tpl", ".json", ".txt", ".cuda", "")
@@ -28,7 +28,7 @@ def test_scrape_reads_the_metrics_with_a_key() -> None:
 
 def test_settings_that_are_named_exist() -> None:
     known = {f"{ENV_PREFIX}{field.upper()}" for field in RouterSettings.model_fields}
-    known |= {f"{ENV_PREFIX}NAME", f"{ENV_PREFIX}FILE", f"{ENV_PREFIX}URL", f"{ENV_PREFIX}API_KEY"}
+    known |= {f"{ENV_PREFIX}NAME", *OF_COMMANDS}
     paths = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in _TEXTS]
     assert len(paths) > 30
     for path in [*paths, *(ROOT / "docs" / f"{name}.md" for name in ("gpus", "operations", "tuning"))]:

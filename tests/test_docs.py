@@ -303,6 +303,8 @@ def error_classes(root: type[Exception]) -> Iterator[type[Exception]]:
 def test_requests_lists_every_error_with_its_status() -> None:
     listed = {(int(row[0]), name_in(row[1])) for row in rows(section(REQUESTS, "## Errors"))}
     codes: set[tuple[int, str]] = {(429, "too_many_bytes"), (400, "previous_response_not_found")}
+    codes |= {(400, "invalid_conversation_id"), (410, "stream_stopped"), (410, "stream_abandoned")}
+    codes |= {(429, "too_many_streams"), (429, "too_many_readers")}
     for found in error_classes(router.errors.RouterError):
         codes.add((found.http_status, found.code))  # type: ignore[attr-defined]
     for found in error_classes(worker.errors.RequestError):

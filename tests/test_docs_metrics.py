@@ -9,7 +9,9 @@ import pytest
 from router.account import Outcome
 from router.device import DeviceKind
 from router.events import ExitReason
+from router.kept_streams import KeptStreams
 from router.key_guesses import Failure
+from router.key_usage import Limit
 from router.live_streams import Kind
 from router.metrics.fleet import DEVICE_MEMORY_KINDS, LIVE_STATES, WORKER_STATES
 from router.metrics.registry import LOAD_PHASES, RELOAD_RESULTS
@@ -24,7 +26,9 @@ FAMILIES = {family.text_name: family for family in busy_metrics().families()}
 
 WORDS = {
     ("outcome", "corral_requests_total"): {outcome.value for outcome in Outcome},
+    ("outcome", "corral_resumed_requests_total"): {outcome.value for outcome in Outcome},
     ("kind", "corral_open_streams"): {"answers", *(kind.name.lower() for kind in Kind)},
+    ("state", "corral_kept_streams"): set(KeptStreams().counts()),
     ("source", "corral_prompt_tokens_total"): set(SOURCES),
     ("result", "corral_prefix_cache_requests_total"): set(RESULTS),
     ("kind", "corral_prefix_cache_evictions_total"): set(EVICTED),
@@ -33,13 +37,14 @@ WORDS = {
     ("state", "corral_worker_state"): set(WORKER_STATES),
     ("state", "corral_workers"): set(LIVE_STATES),
     ("reason", "corral_worker_exits_total"): {reason.value for reason in ExitReason},
+    ("reason", "corral_key_refusals_total"): {limit.value for limit in Limit},
     ("phase", "corral_load_seconds"): set(LOAD_PHASES),
     ("kind", "corral_device_memory_bytes"): set(DEVICE_MEMORY_KINDS),
     ("kind", "corral_device_info"): {kind.value for kind in DeviceKind},
     ("result", "corral_catalog_reloads_total"): set(RELOAD_RESULTS),
     ("reason", "corral_authentication_failures_total"): {reason.value for reason in Failure},
 }
-FREE = {"model", "replica", "device", "description", "version", "python", "llama_cpp_python"}
+FREE = {"model", "key", "replica", "device", "description", "version", "python", "llama_cpp_python"}
 """Labels whose values are names of the configuration and of the machine."""
 
 

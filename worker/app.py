@@ -103,8 +103,9 @@ ROUTES = (
     Route("/tokenize", read_tokenize, TokenizeFields, generates=False),
     Route("/detokenize", read_detokenize, DetokenizeFields, generates=False),
     Route("/apply-template", read_apply_template, ApplyTemplateFields, generates=False),
-    Route("/slots", read_slot_action, SlotFields, generates=False),
 )
+OF_ROUTER = (Route("/slots", read_slot_action, SlotFields, generates=False),)
+"""Those whose bodies the router makes itself."""
 
 
 def make_app(model: ServedModel, gate: Gate) -> web.Application:
@@ -112,7 +113,7 @@ def make_app(model: ServedModel, gate: Gate) -> web.Application:
     app = web.Application(client_max_size=UNLIMITED_BYTES)
     num_readers = max(MIN_READERS, default_max_leases(model.engine.facts.slots))
     readers = ThreadPoolExecutor(num_readers, thread_name_prefix="read")
-    for route in ROUTES:
+    for route in (*ROUTES, *OF_ROUTER):
         app.router.add_post(route.path, _answering(model, gate, route, readers))
 
     async def health(_: web.Request) -> web.Response:
@@ -187,9 +188,7 @@ def _answering(model: ServedModel, gate: Gate, route: Route, readers: ThreadPool
     return handle
 
 
-def _reply(
-    model: ServedModel, job: AnyJob, write: Callable[[bytes], Awaitable[None]], envelope: Envelope
-) -> AnyReply:
+def _reply(model: ServedModel, job: AnyJob, write: Callable[[bytes], Awaitable[None]], envelope: Envelope) -> AnyReply:
     """Return what answers. Raises: CannotResume when it cannot go on with what another worker has begun."""
     match job:
         case Job():

@@ -11,6 +11,7 @@
     │   └── UnforeseenFault      500  engine_error
     ├── CannotResume             503  cannot_resume
     ├── GrammarsMissing          503  grammars_unavailable
+    ├── CacheFull                503  no_room_in_cache
     └── WorkerDraining           503  worker_draining
 
 Owns status, code and the field to blame; the router puts them in the dialect's JSON. What is wrong with messages is in
@@ -120,6 +121,15 @@ class CannotResume(RequestError):
 
     status = 503
     code = "cannot_resume"
+    retry_after_s = 1.0
+    outcome = "error"
+
+
+class CacheFull(RequestError):
+    """Running requests have the cells, or the memory, that a saved slot needs."""
+
+    status = 503
+    code = "no_room_in_cache"
     retry_after_s = 1.0
     outcome = "error"
 

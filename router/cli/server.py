@@ -30,6 +30,9 @@ KEY_VARIABLE = "CORRAL_API_KEY"
 MODEL_NOT_FOUND = "model_not_found"
 """The server's code for a name that it does not know."""
 
+WRONG_KEYS = "too_many_wrong_keys"
+"""Its code for a wrong key that is not the first one."""
+
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0
 _WITHOUT_SCHEME = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):\d+(/|$)|[\d.]+(/|$)|localhost(/|$)")
@@ -273,7 +276,7 @@ def refusal_of(url: str, status: int, text: str) -> Refused:
     message, reason = _told(body)
     message = as_commands(message)
     code = ExitCode.FAILED
-    if status == 401:
+    if status == 401 or reason == WRONG_KEYS:
         said = "the key in CORRAL_API_KEY is not one of its keys" if os.environ.get(KEY_VARIABLE) else "it wants a key"
         message, code = f"{url} refuses: {said}; put a valid one into {KEY_VARIABLE}", ExitCode.REFUSED
     elif status == 403:

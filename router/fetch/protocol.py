@@ -137,7 +137,7 @@ def decode_reply(line: bytes) -> Reply | None:
                 return SourceError(message, is_permanent=is_permanent, details=details)
             case _:
                 return None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -81,7 +81,8 @@ def read_llama_swap(text: str) -> Imported:
 def _parsed(text: str) -> Mapping[str, Any]:
     try:
         root = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
+    # A tag's or a date's text may be none: the parser ends with whatever it stumbles over.
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise NotImportable(_no_yaml(error)) from None
     except RecursionError:
         raise NotImportable("it is nested too deeply") from None

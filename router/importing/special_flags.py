@@ -72,7 +72,7 @@ def _template_file(model: ImportedModel, value: str, _: list[str]) -> None:
 def _template_arguments(model: ImportedModel, value: str, _: list[str]) -> None:
     try:
         arguments = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if isinstance(arguments, dict):
         model.options["chat_template_kwargs"] = arguments

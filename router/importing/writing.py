@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -29,12 +30,27 @@ def write_catalog(imported: Imported) -> str:
     lines.append("")
     for key, value in imported.top.items():
         lines += [*_entry(key, value, ""), ""]
-    usable = [model for model in imported.models if model.is_usable]
-    lines.append("models:" if usable else "models: {}")
-    for model in imported.models:
+    models = _told_apart(imported.models)
+    lines.append("models:" if any(model.is_usable for model in models) else "models: {}")
+    for model in models:
         lines += _model(model)
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _told_apart(models: Iterable[ImportedModel]) -> list[ImportedModel]:
+    """Return the models; one whose name an earlier one has gets another name."""
+    apart: list[ImportedModel] = []
+    taken: set[str] = set()
+    for model in models:
+        name, number = model.name, 2
+        while model.is_usable and name in taken:
+            name, number = f"{model.name}-{number}", number + 1
+        if model.is_usable:
+            taken.add(name)
+        note = [f"it was called {model.name!r} like the one above"] if name != model.name else []
+        apart.append(replace(model, name=name, notes=[*model.notes, *note]))
+    return apart
 
 
 def _model(model: ImportedModel) -> list[str]:

@@ -115,7 +115,7 @@ async function open(path, options = {}) {
     }
     if (reply.ok) return reply;
     const error = await failure(reply);
-    if (reply.status === 401) {
+    if (reply.status === 401 || error.code === "too_many_wrong_keys") {
       await newKey(used, error);
       continue;
     }

@@ -29,7 +29,7 @@ async def entry(server: Served, model: str) -> dict[str, Any]:
 @pytest.mark.slow
 async def test_engine_that_hangs_is_killed_its_requests_fail_and_the_next_one_gets_a_new_worker(tmp_path: Path) -> None:
     """The stub's event loop reports and answers on; only its engine makes no pass. It does not obey TERM either."""
-    async with served(tmp_path, {"small": watched(IGNORE_TERM=1)}) as server:
+    async with served(tmp_path, {"small": watched(IGNORE_TERM=1)}, limits={"max_resumes": 0}) as server:
         assert (await server.chat("small")).status == 200
         (pid,) = server.worker_pids()
         whole = asyncio.create_task(server.chat("small", hold=str(tmp_path / "never")))

@@ -135,6 +135,9 @@ class FakeBackend:
         self.blobs: dict[int, list[int]] = {}
         self.num_restored = 0
         self.fails_to_restore = False
+        self.fails_to_share = False
+        self.num_gaps = 0
+        """Passes whose rows did not follow what their sequences hold."""
         self.has_failed = False
         """A restore has failed, so that who was to share its cells gets what is there, as from llama.cpp."""
         self._cell_tokens: dict[int, int] = {}
@@ -152,6 +155,9 @@ class FakeBackend:
                 self._disown(seq_id, num_tokens)
             case Share(src, dst, num_tokens):
                 assert self.can_share, "this memory cannot share"
+                if self.fails_to_share:
+                    self.has_failed = True
+                    return False
                 assert not self._rows.get(dst), "share into cells that are owned"
                 assert num_tokens <= self.num_cached(src) or self.has_failed, "share of more than there is"
                 for seq_id in (src, dst):
@@ -162,10 +168,11 @@ class FakeBackend:
             case Save(seq_id, blob_id):
                 self.blobs[blob_id] = self.tokens_of(seq_id)
             case Restore(blob_id, seq_id, num_tokens):
-                if self.fails_to_restore or blob_id not in self.blobs:
+                if self.fails_to_restore or len(self.blobs.get(blob_id, ())) < num_tokens:
                     self.has_failed = True
                     return False
                 assert not self._rows.get(seq_id), "restore into cells that are owned"
+                assert not self.window or num_tokens == len(self.blobs[blob_id]), "a blob holds the last window alone"
                 assert len(self.blobs[blob_id]) <= self.num_cells - len(self._cell_owners), "no cells for a blob"
                 for token in self.blobs[blob_id]:
                     self._store(seq_id, token)
@@ -197,6 +204,7 @@ class FakeBackend:
         num_rows = sum(len(chunk.tokens) for chunk in chunks)
         for chunk in chunks:
             if not 0 <= chunk.seq_id < self.num_slots or chunk.start != self.num_cached(chunk.seq_id):
+                self.num_gaps += 1
                 raise InvalidBatch(f"position {chunk.start} of sequence {chunk.seq_id} leaves a gap")
             if self.poisoned_token is not None and self.poisoned_token in chunk.tokens:
                 raise InvalidBatch("a token out of range")

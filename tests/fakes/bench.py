@@ -39,6 +39,7 @@ class Bench:
             "rows_beside": 8,
             "end_tokens": backend.vocabulary.eog,
             "can_share": backend.can_share,
+            "is_windowed": backend.window > 0,
         } | changes
         self.core = EngineCore(
             backend, SchedulerOptions(**options), clock=lambda: self.now_s, check_cells=check_cells, prompts=prompts

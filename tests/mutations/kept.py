@@ -28,6 +28,11 @@ class Mutation:
     by_histories: bool = False
     """The random histories have to notice it without any help of examples."""
 
+    @property
+    def is_of_cells(self) -> bool:
+        """Whether it is a fault of the worker's, which the marker test has to notice."""
+        return self.file.startswith("worker/")
+
     def applied_to(self, text: str) -> str:
         """Return `text` with the fault. Raises: DoesNotApply."""
         found = text.count(self.old)

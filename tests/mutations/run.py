@@ -1,4 +1,4 @@
-"""`make mutate`: every kept fault is put into a copy of the project, and some test of the fleet must fail for it.
+"""`make mutate`: every kept fault is put into a copy of the project, and some test must fail for it.
 
 ONLY=part-of-a-name tries some of them, JOBS=number says how many at a time (default: one for each core, at most four).
 Ends with 1 if a fault survives or has no place in the source any more, and with 2 if the tests fail without any.
@@ -32,6 +32,7 @@ MAX_BYTES = 4 << 30
 
 COPIED = ("router", "worker", "tests", "pyproject.toml")
 PROPERTIES = "tests/router/test_fleet_properties.py"
+MARKERS = "tests/worker/engine/test_markers.py"
 FLAGS = ("-x", "-q", "--tb=no", "-rf", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning")
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
@@ -66,7 +67,14 @@ class Copy:
             else:
                 shutil.copy2(source, folder / name)
         router = folder / "tests" / "router"
-        names = ("test_placement*.py", "test_waiting.py", "test_fair_share.py", "test_lifecycle.py", "test_threads.py", "test_fleet*.py")
+        names = (
+            "test_placement*.py",
+            "test_waiting.py",
+            "test_fair_share.py",
+            "test_lifecycle.py",
+            "test_threads.py",
+            "test_fleet*.py",
+        )
         found = [path for pattern in names for path in sorted(router.glob(pattern))]
         examples = [str(path.relative_to(folder)) for path in found]
         examples.remove(PROPERTIES)
@@ -83,9 +91,12 @@ class Copy:
         path.write_text(text, encoding="utf-8")
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def failing_test(self, *, by_histories: bool = False) -> str | None:
-        """Return the first test that fails, examples before histories or those alone; None = all pass."""
-        for files in self._stages[by_histories:]:
+    def failing_test(self, *, by_histories: bool = False, of_cells: bool = False) -> str | None:
+        """Return the first test that fails; None = all pass.
+
+        Examples before histories or those alone; for a fault of the worker's, the marker test alone.
+        """
+        for files in [[MARKERS]] if of_cells else self._stages[by_histories:]:
             command = [sys.executable, "-m", "pytest", *FLAGS, *files]
             environ = {
                 **os.environ,
@@ -118,7 +129,7 @@ def try_one(mutation: Mutation, copies: queue.Queue[Copy]) -> Result:
     text = copy.read(mutation.file)  # as it was when all began, whoever edits the project meanwhile
     try:
         copy.write(mutation.file, mutation.applied_to(text))
-        test = copy.failing_test(by_histories=mutation.by_histories)
+        test = copy.failing_test(by_histories=mutation.by_histories, of_cells=mutation.is_of_cells)
     except DoesNotApply as error:
         return Result(mutation, Verdict.NO_PLACE, str(error), 0.0)
     finally:
@@ -150,10 +161,11 @@ def main() -> int:
         copies: queue.Queue[Copy] = queue.Queue()
         made = [Copy(Path(folder) / str(number)) for number in range(jobs)]
         begun_s = time.monotonic()
-        failing = made[0].failing_test()
-        if failing is not None:
-            say(f"The tests fail without any mutation: {failing}")
-            return 2
+        for of_cells in sorted({mutation.is_of_cells for mutation in mutations}):
+            failing = made[0].failing_test(of_cells=of_cells)
+            if failing is not None:
+                say(f"The tests fail without any mutation: {failing}")
+                return 2
         timeout_s = 30.0 + 5.0 * (time.monotonic() - begun_s)
         for copy in made:
             copy.timeout_s = timeout_s

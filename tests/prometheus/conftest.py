@@ -51,7 +51,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         "missing": {"model": "./nowhere.gguf"},
     }
     env = {"CORRAL_ADMIN_KEYS": ADMIN, "CORRAL_METRICS_KEYS": METRICS}
-    with real_server(folder, models, env=env) as server:
+    limits = {"max_resumes": 0}  # else nobody would see that a worker has died
+    with real_server(folder, models, env=env, limits=limits) as server:
         target = server.url.removeprefix("http://")
         (folder / "prometheus").mkdir()
         with real_prometheus(folder / "prometheus", target, METRICS) as prometheus:

@@ -181,12 +181,20 @@ def test_a_worker_that_keeps_crashing_soon_after_it_is_ready_has_to_pause_and_it
     given_ready(fleet, "a", now_s=0.0)
     exits(fleet, A1, 10.0, CRASH)
     ask(fleet, 1, "a", 10.0)
-    ready(fleet, A2, 11.0)
+    ready(fleet, A2, 19.5)
     assert exits(fleet, A2, 20.0, CRASH) == []
-    assert ask(fleet, 2, "a", 20.5) == []
-    assert fleet.next_deadline_s == 21.0
-    assert fleet.handle(Tick(), 21.0) == [SpawnWorker(A3)]
+    assert ask(fleet, 2, "a", 20.2) == []
+    assert fleet.next_deadline_s == 20.5
+    assert fleet.handle(Tick(), 20.5) == [SpawnWorker(A3)]
     assert ready(fleet, A3, 22.0) == [GrantLease(LeaseId(2), A3)]
+
+
+def test_a_worker_that_has_served_for_longer_than_it_would_pause_is_replaced_at_once() -> None:
+    fleet = make_fleet("a")
+    for incarnation in range(1, 9):
+        given_ready(fleet, "a", now_s=10.0 * incarnation)
+        exits(fleet, worker("a", incarnation), 10.0 * incarnation + MAX_CRASH_PAUSE_S, CRASH)
+    assert ask(fleet, 1, "a", 86.0) == [SpawnWorker(worker("a", 9))]
 
 
 def test_a_worker_that_can_be_loaded_never_pauses_for_long() -> None:
@@ -194,19 +202,31 @@ def test_a_worker_that_can_be_loaded_never_pauses_for_long() -> None:
     for incarnation in range(1, 9):
         given_ready(fleet, "a", now_s=10.0 * incarnation)
         exits(fleet, worker("a", incarnation), 10.0 * incarnation + 1, CRASH)
-    assert fleet.snapshot(81.0).models["a"].retry_in_s == MAX_CRASH_PAUSE_S
+    assert fleet.snapshot(81.0).models["a"].retry_in_s == MAX_CRASH_PAUSE_S - 1
 
 
 def test_a_load_that_fails_in_the_pause_after_a_crash_refuses_those_who_wait() -> None:
     fleet = make_fleet("a")
     for incarnation in (1, 2):
         given_ready(fleet, "a", now_s=10.0 * incarnation)
-        exits(fleet, worker("a", incarnation), 10.0 * incarnation + 1, CRASH)
-    ask(fleet, 7, "a", 21.5)
-    assert fleet.handle(Tick(), 22.0) == [SpawnWorker(A3)]
-    refused = refusal(exits(fleet, A3, 22.5, CRASH))
-    assert "signal 11" in refused.detail
+        exits(fleet, worker("a", incarnation), 10.0 * incarnation + 0.5, CRASH)
+    ask(fleet, 7, "a", 20.7)
+    assert fleet.handle(Tick(), 21.0) == [SpawnWorker(A3)]
+    refused = refusal(exits(fleet, A3, 22.5, NO_MEMORY))
+    assert NO_MEMORY.detail in refused.detail
     assert refusal(ask(fleet, 8, "a", 22.6)).retry_after_s is not None
+
+
+def test_requests_wait_when_a_worker_is_killed_while_it_loads_as_another_could_be_loaded_before() -> None:
+    fleet = make_fleet("a")
+    given_ready(fleet, "a", now_s=0.0)
+    exits(fleet, A1, 1.0, CRASH)
+    assert ask(fleet, 7, "a", 2.0) == [SpawnWorker(A2)]
+    assert exits(fleet, A2, 3.0, CRASH) == []
+    assert fleet.handle(Tick(), 5.0) == [SpawnWorker(A3)]
+    assert exits(fleet, A3, 6.0, CRASH) == []
+    assert fleet.handle(Tick(), 10.0) == [SpawnWorker(A4)]
+    assert refusal(exits(fleet, A4, 11.0, CRASH)).lease_id == LeaseId(7), "it cannot be loaded any more"
 
 
 def test_a_long_stay_makes_up_for_earlier_crashes() -> None:
@@ -218,6 +238,15 @@ def test_a_long_stay_makes_up_for_earlier_crashes() -> None:
     given_ready(fleet, "a", now_s=70.0)
     exits(fleet, A3, 75.0, CRASH)
     assert ask(fleet, 1, "a", 75.0) == [SpawnWorker(A4)]
+
+
+def test_a_configuration_that_was_never_loaded_refuses_those_who_wait_when_its_load_crashes() -> None:
+    fleet = make_fleet("a")
+    given_ready(fleet, "a", now_s=0.0)
+    exits(fleet, A1, 1.0, CRASH)
+    fleet.handle(CatalogChanged({"a": ModelPolicy("a", fingerprint="other")}, FleetLimits()), 2.0)
+    assert ask(fleet, 7, "a", 3.0) == [SpawnWorker(A2)]
+    assert refusal(exits(fleet, A2, 4.0, CRASH)).lease_id == LeaseId(7)
 
 
 # --- loads that hang --------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_a_home_model_that_crashes_comes_back_by_itself_and_pauses_when_it_does_
     fleet = make_fleet(HOME, "b")
     given_ready(fleet, "h")
     assert exits(fleet, H1, 1.0, CRASH) == [SpawnWorker(H2)]
-    ready(fleet, H2, 2.0)
+    ready(fleet, H2, 3.0)
     assert exits(fleet, H2, 3.0, CRASH) == []
     assert fleet.next_deadline_s == 4.0
     assert fleet.handle(Tick(), 4.0) == [SpawnWorker(worker("h", 3))]
@@ -108,7 +108,7 @@ def test_an_unload_while_the_home_model_pauses_calls_its_return_off() -> None:
     fleet = make_fleet(HOME, "b")
     given_ready(fleet, "h")
     exits(fleet, H1, 1.0, CRASH)
-    ready(fleet, H2, 2.0)
+    ready(fleet, H2, 3.0)
     exits(fleet, H2, 3.0, CRASH)
     assert fleet.handle(UnloadRequested("h"), 3.5) == []
     assert fleet.next_deadline_s is None

@@ -78,7 +78,7 @@ def test_a_worker_that_hangs_again_soon_has_to_pause_and_says_why() -> None:
     hangs(fleet, 30.0)
     exits(fleet, A1, 30.1, KILLED)
     assert ask(fleet, 1, "a", 31.0) == [SpawnWorker(A2)], "the first time costs no pause"
-    ready(fleet, A2, 32.0)
+    ready(fleet, A2, 39.8)
     fleet.handle(WorkerHung(A2, WORDS), 40.0)
     exits(fleet, A2, 40.0, KILLED)
     assert ask(fleet, 2, "a", 40.5) == []

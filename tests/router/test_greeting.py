@@ -35,6 +35,11 @@ def test_models_that_cannot_be_used_are_marked_and_not_proposed() -> None:
     assert "Try it" not in greeting(make_spec("a"), problems={"a": "no such file"})
 
 
+def test_operators_are_told_their_address_where_they_have_one() -> None:
+    assert "CORRAL_URL=unix:/run/corral/admin.sock" in greeting(admin_url="unix:/run/corral/admin.sock")
+    assert "CORRAL_URL" not in greeting()
+
+
 def test_key_and_reach_are_told_where_there_are_any() -> None:
     assert "Bearer" not in greeting()
     text = greeting(has_keys=True, reach="on all addresses", edits=None)

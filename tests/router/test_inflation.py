@@ -124,3 +124,10 @@ async def test_compressed_and_chunked_body_reaches_the_worker_plain() -> None:
         [received] = side.worker.received
         assert received.raw == BODY
         assert "Content-Encoding" not in received.headers
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_nothing_may_follow_a_deflated_body_wherever_it_was_cut(size: int) -> None:
+    body = zlib.compress(b"one") + zlib.compress(b"two")
+    with pytest.raises(BadRequest, match="something follows its end"):
+        inflated("deflate", *(body[at : at + size] for at in range(0, len(body), size)))

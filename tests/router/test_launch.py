@@ -77,6 +77,20 @@ def test_worker_is_told_where_prompts_are_also_when_its_model_keeps_none_so_that
     assert (received.prompts_dir, received.engine.prompt_cache_disk_bytes) == (told, 0)
 
 
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_worker_is_told_whether_to_check_its_cells(is_wanted: bool) -> None:
+    spec = build_launch_spec(
+        model(),
+        WorkerId("m", 0, 1),
+        model_path=Path("/models/m.gguf"),
+        socket_path=Path("/run/w1.sock"),
+        trained_context=4096,
+        num_threads=1,
+        check_cells=is_wanted,
+    )
+    assert LaunchSpec.from_line(spec.to_line()).check_cells is is_wanted
+
+
 def test_every_option_of_the_model_reaches_the_worker() -> None:
     spec = model(
         context=1000,

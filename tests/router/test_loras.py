@@ -191,6 +191,26 @@ def test_file_that_is_no_adapter_of_the_model_is_refused_by_name(folder: Path, c
     assert caught.value.is_permanent
 
 
+@pytest.mark.parametrize(
+    ("dimensions", "tensor_type"),
+    [((4, 4), 26), ((4, 4), 28), ((4, 4, 2), 0), ((4, 4, 1, 3), 0)],
+    ids=["whole numbers", "doubles", "a stack", "a stack of stacks"],
+)
+def test_adapter_that_cannot_be_multiplied_with_is_refused_before_a_worker_dies_of_it(
+    folder: Path, dimensions: tuple[int, ...], tensor_type: int
+) -> None:
+    name = "blk.0.ffn_down.weight.lora_a"
+    (folder / "good.gguf").write_bytes(gguf_bytes(ADAPTER, [(name, dimensions, tensor_type, 0)], data=bytes(512)))
+    with pytest.raises(SourceError, match=f"its tensor {name} is no matrix"):
+        check_lora(LoraSpec("good", "good.gguf"), folder / "good.gguf", read_gguf_header(folder / "m.gguf"))
+
+
+def test_adapter_of_experts_is_a_stack_of_matrices(folder: Path) -> None:
+    tensor = ("blk.0.ffn_down_exps.weight.lora_a", (4, 4, 2), 0, 0)
+    (folder / "good.gguf").write_bytes(gguf_bytes(ADAPTER, [tensor], data=bytes(512)))
+    check_lora(LoraSpec("good", "good.gguf"), folder / "good.gguf", read_gguf_header(folder / "m.gguf"))
+
+
 def test_missing_adapter_is_told_by_name(folder: Path) -> None:
     store = ModelStore(folder / "cache")
     assert locate_lora(store, LoraSpec("good", "good.gguf"), folder) == folder / "good.gguf"

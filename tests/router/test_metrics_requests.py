@@ -131,12 +131,14 @@ async def test_clients_that_follow_events_are_counted() -> None:
 
 def test_what_is_held_for_clients_is_shown() -> None:
     metrics = RouterMetrics()
-    metrics.watch_clients(lambda: HeldForClients({"events": 3, "logs": 1}, 5, 700, 90))
+    metrics.watch_clients(lambda: HeldForClients({"events": 3, "logs": 1}, 5, 700, 90, {"detached": 2}, 40))
     assert value(metrics, "corral_open_streams", kind="events") == 3
     assert value(metrics, "corral_kept_responses") == 5
     assert value(metrics, "corral_kept_responses_bytes") == 700
     assert value(metrics, "corral_request_body_bytes") == 90
-    assert len(list(client_families(set(), HeldForClients({}, 0, 0, 0)))) == 4
+    assert value(metrics, "corral_kept_streams", state="detached") == 2
+    assert value(metrics, "corral_kept_streams_bytes") == 40
+    assert len(list(client_families(set(), HeldForClients({}, 0, 0, 0, {}, 0)))) == 6
 
 
 async def test_a_request_that_has_got_nothing_yet_is_no_open_stream() -> None:

@@ -110,3 +110,14 @@ def test_errors_of_every_usual_form_are_understood(body: Any, told: tuple[str, s
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"error":{}}', b'{"error":7}', b'"x"'])
 def test_what_is_no_error_is_told_apart(body: bytes) -> None:
     assert read_error(500, body) is None
+
+
+@pytest.mark.parametrize("size", [100, 2 * MAX_LINE_BYTES])
+def test_a_line_that_is_too_long_is_not_read_however_it_comes(size: int) -> None:
+    line = b'data: {"usage": {"prompt_tokens": 1}, "x": "' + b"x" * MAX_LINE_BYTES + b'"}\n'
+    reader = ReplyReader()
+    for at in range(0, len(line), size):
+        reader.feed(line[at : at + size])
+    assert reader.usage == {}
+    reader.feed(b'data: {"usage": {"prompt_tokens": 2}}\n')
+    assert reader.tokens["prompt_tokens"] == 2

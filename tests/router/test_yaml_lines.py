@@ -240,3 +240,9 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
         assert 1 <= problem.place.line <= len(lines) + 1
         assert problem.place.column >= 1
         assert problem.message
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n", "\x85", "\u2028"])
+def test_a_character_that_is_not_allowed_has_its_place_whatever_lines_end_with(line_end: str) -> None:
+    (problem,) = read_yaml(f"a: 1{line_end}b: \x01").problems
+    assert problem.place == Place(2, 4)

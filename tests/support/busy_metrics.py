@@ -15,6 +15,7 @@ from router.catalog import Catalog
 from router.device import Placement
 from router.events import ExitReason, WorkerId
 from router.fleet_views import DeviceView, FleetSnapshot, ModelView, ResidentView
+from router.key_usage import Limit
 from router.lifecycle import WorkerState
 from router.metrics import RouterMetrics
 from router.metrics.clients import HeldForClients
@@ -72,7 +73,11 @@ def busy_metrics() -> RouterMetrics:
     }
     catalog = Catalog({name: make_spec(name) for name in views})
     metrics.watch_fleet(lambda: FleetSnapshot(views, False, (GPU, UNMEASURED)), lambda: catalog)
-    metrics.watch_clients(lambda: HeldForClients({"events": 1, "logs": 0}, 2, 4096, 10))
+    metrics.watch_clients(
+        lambda: HeldForClients(
+            {"events": 1, "logs": 0}, 2, 4096, 10, {"attached": 1, "detached": 2, "finished": 3}, 8192
+        )
+    )
     metrics.request_finished("a", CHAT, "ok", 0.3, request_id="0123456789abcdef01234567", first_byte_s=0.2)
     metrics.request_finished("a", CHAT, "client_gone", 0.3)
     metrics.lease_granted("a", 0.01, 0.2, "0123456789abcdef01234567")
@@ -93,6 +98,7 @@ def busy_metrics() -> RouterMetrics:
         num_threads=2,
     )
     metrics.status_received(A1, line)
+    metrics.key_refused("team", Limit.TOKENS)
     return metrics
 
 

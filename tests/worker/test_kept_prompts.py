@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Callable
@@ -85,6 +86,18 @@ async def test_a_worker_that_is_killed_or_loses_its_router_keeps_nothing(
     tiny: Path, tmp_path: Path, end: Callable[[Process], None]
 ) -> None:
     await one_life(tiny, tmp_path, end)
+    assert kept(tmp_path) == []
+
+
+async def test_a_full_disk_keeps_no_worker_from_leaving_and_nothing_half_behind(tiny: Path, tmp_path: Path) -> None:
+    def leave_with_a_full_disk(worker: Process) -> None:
+        limits = resource.RLIMIT_FSIZE, (4096, 4096)  # files end there, as on a disk that is full
+        resource.prlimit(worker.process.pid, *limits)
+        drain(worker)
+
+    _, _, words = await one_life(tiny, tmp_path / "prompts", leave_with_a_full_disk)
+    assert words.count("prompts cannot be kept on the disk") == 1
+    assert words.count("WARNING") == 1
     assert kept(tmp_path) == []
 
 

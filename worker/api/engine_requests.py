@@ -73,6 +73,7 @@ def make_requests(
             slot=slot,
             wants_progress=bool(fields.return_progress),
             wants_timings=bool(fields.timings_per_token),
+            key=envelope.key_id,
         )
         for _ in range(num_choices):
             requests.append(replace(request, sampling=replace(sampling, choice=len(requests))))

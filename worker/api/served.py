@@ -78,6 +78,8 @@ class Envelope:
     created: int = 0
     seed: int = 0
     priority: int = 0
+    key_id: str = ""
+    """Whose request it is; "" = there are no keys."""
     cache_salt: str = ""
     owner: str = ""
     """Tells API keys apart; "" = there are none."""
@@ -107,6 +109,7 @@ class Envelope:
             created=_whole_number(headers, Header.CREATED),
             seed=_whole_number(headers, Header.SEED),
             priority=_whole_number(headers, Header.PRIORITY),
+            key_id=headers.get(Header.KEY_ID, ""),
             cache_salt=headers.get(Header.CACHE_SALT, ""),
             owner=headers.get(Header.OWNER, ""),
             loras=read_lora_header(headers[Header.LORA]) if Header.LORA in headers else (),

@@ -25,7 +25,7 @@ from worker.engine.prompt_format import Foreign, Unusable
 from worker.engine.saved_slots import CannotSave
 from worker.engine.slot_files import NoRoomOnDisk
 from worker.engine.slot_state import NoRoomInCache, NotTaken, SlotBusy, SlotEmpty
-from worker.errors import EngineGone, RequestError
+from worker.errors import CacheFull, EngineGone, RequestError
 
 MAX_NAME_CHARS = 255
 
@@ -35,14 +35,12 @@ Action = Literal["save", "restore", "erase"]
 class SlotError(RequestError):
     """The slot or the file is not what the client takes it for."""
 
-    code = "slot_unusable"
-
 
 class SlotIsBusy(SlotError):
     """It answers a request of the same client: later it will do."""
 
     status = 409
-    code = "slot_busy"
+    code = "conflict"
     retry_after_s = 1.0
 
 
@@ -50,16 +48,7 @@ class NotSavedHere(SlotError):
     """This model, or this server, saves no slots."""
 
     status = 501
-    code = "slots_not_saved"
-
-
-class NoCellsFree(SlotError):
-    """Running requests have the cache."""
-
-    status = 503
-    code = "no_room_in_cache"
-    retry_after_s = 1.0
-    outcome = "error"
+    code = "not_available_yet"
 
 
 class NotOnDisk(SlotError):
@@ -181,7 +170,7 @@ def _refusal(job: SlotJob, error: Exception) -> RequestError:
             return NotSavedHere(str(error))
         case _:
             what = "is not enough memory" if isinstance(error, MemoryError) else "is no room in the cache now"
-            return NoCellsFree(f"There {what} beside the running requests. Please try again later.")
+            return CacheFull(f"There {what} beside the running requests. Please try again later.")
 
 
 def _refusal_of_slot(job: SlotJob, error: SlotBusy | SlotEmpty | NotTaken) -> RequestError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from worker.contract.records import record
+from worker.contract.records import parsed, record
 
 FRAMES_CONTENT_TYPE = "application/x-corral-frames"
 """`Content-Type` of a framed reply on the worker's socket."""
@@ -111,7 +111,15 @@ class ErrorPayload:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """Return the error that `data` describes. Raises: ValueError when it describes none."""
-        return record(cls, json.loads(data))
+        error = record(cls, parsed(data))
+        texts = (error.code, error.message, "" if error.param is None else error.param)
+        wait_s = 0 if error.retry_after_s is None else error.retry_after_s
+        if type(error.status) is not int or type(wait_s) not in (int, float) or set(map(type, texts)) != {str}:
+            raise ValueError("ErrorPayload: its fields are not of their types")
+        if not (400 <= error.status <= 599 and 0 <= wait_s < float("inf")):
+            raise ValueError("ErrorPayload: its numbers make no sense")
+        "".join(texts).encode()  # half of a pair of surrogates is no text
+        return error
 
 
 class Header(StrEnum):

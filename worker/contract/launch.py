@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self
 
-from worker.contract.records import record
+from worker.contract.records import parsed, record
 
 PROTOCOL = 1
 """Both sides must agree on this number; a worker of another release refuses to start."""
@@ -142,7 +142,7 @@ class LaunchSpec:
     @classmethod
     def from_line(cls, line: bytes) -> Self:
         """Return the spec. Raises: ValueError on anything else, another protocol included."""
-        raw = json.loads(line)
+        raw = parsed(line)
         if not isinstance(raw, dict) or raw.get("protocol") != PROTOCOL:
             raise ValueError(f"launch spec of protocol {PROTOCOL} expected")
         engine = raw.pop("engine")
@@ -174,7 +174,7 @@ class Control:
     @classmethod
     def from_line(cls, line: bytes) -> Self:
         """Return the order. Raises: ValueError on anything else."""
-        raw = json.loads(line)
+        raw = parsed(line)
         return cls(ControlOp(raw["op"]), int(raw.get("num_threads", 0)))
 
 

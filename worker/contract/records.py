@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def parsed(text: bytes | str) -> Any:
+    """Return a JSON value. Raises: ValueError, also for one that is nested deeper than can be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def record(cls: type[T], raw: object) -> T:

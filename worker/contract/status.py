@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from worker.contract.records import record
+from worker.contract.records import parsed, record
 
 
 class Phase(StrEnum):
@@ -163,7 +163,7 @@ class WorkerStatus:
     @classmethod
     def from_line(cls, line: bytes) -> Self:
         """Return the snapshot. Raises: ValueError when `line` is not one (a truncated line, another program)."""
-        raw = json.loads(line)
+        raw = parsed(line)
         if not isinstance(raw, dict):
             raise ValueError("a status line is a JSON object")
         try:

@@ -58,8 +58,8 @@ class SchedulerOptions:
     """Of all answers together."""
     can_share: bool = True
     """Whether any prefix of a sequence can be shared and cut; False for recurrent and windowed memories."""
-    can_cut_blobs: bool = True
-    """Whether a part of a blob can be restored; False where layers have a window, of which a blob holds the last."""
+    is_windowed: bool = False
+    """Whether layers have a sliding window: a blob holds the last one alone, so that it is restored whole or not."""
     first_slot: int = 0
     """The number under which clients see the first slot: a lane's come after all others."""
     fixed_rows: int | None = None

@@ -86,7 +86,7 @@ def from_json(text: str | bytes, subject: Subject) -> Calibration | None:
             for setting in ("off", "on")
             if setting in raw["times"]
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if not any(times.values()) or not all(_is_sound(t) for t in times.values()):
         return None

@@ -371,7 +371,7 @@ class Engine:
         self._is_failed = True
         sinks, self._sinks = self._sinks, {}
         for request_id, sink in sinks.items():
-            sink(Output(request_id, finish=FinishReason.ERROR, error="the engine failed"))
+            sink(Output(request_id, finish=FinishReason.ABORT))
         while self._errands:  # those that came after the thread's last look
             _, future, _ = self._errands.popleft()
             _settle(future, None, EngineStopped("the engine has failed"))

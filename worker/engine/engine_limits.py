@@ -34,7 +34,7 @@ def scheduler_options(backend: Backend, options: EngineOptions) -> SchedulerOpti
         max_idle_cells=_max_idle_cells(backend, skips_masked=options.flash_attn != "off"),
         target_gap_s=options.itl_target_ms / 1000 if options.itl_target_ms is not None else None,
         can_share=backend.can_share,
-        can_cut_blobs=not backend.window,
+        is_windowed=backend.can_share and backend.window > 0,
         max_drafted_each=options.draft_max,
         max_drafted=options.max_drafted,
     )

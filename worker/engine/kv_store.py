@@ -16,6 +16,9 @@ from worker.engine.prefix_cache import Holder, Match, PrefixCache, common_prefix
 MAX_SEQ_IDS = 256
 """Source: LLAMA_MAX_SEQ; an id beyond it aborts the process."""
 
+MAX_WINDOWED_IDS = MAX_SEQ_IDS // 2
+"""Where layers have a window, each id has a second one, which holds its cells in place."""
+
 MIN_KEPT = 16
 """A finished prefix of fewer tokens is not worth a holder."""
 
@@ -30,12 +33,13 @@ class KvStore:
     """
 
     def __init__(
-        self, num_cells: int, num_slots: int, *, can_share: bool, can_cut_blobs: bool = True, host_tokens: int = 0
+        self, num_cells: int, num_slots: int, *, can_share: bool, is_windowed: bool = False, host_tokens: int = 0
     ) -> None:
         self.ledger = KvLedger(num_cells)
         self.cache = PrefixCache()
         self.can_share = can_share
-        self._can_cut_blobs = can_cut_blobs
+        self._is_windowed = is_windowed
+        self._num_ids = MAX_WINDOWED_IDS if is_windowed else MAX_SEQ_IDS
         self.host_tokens = host_tokens if can_share else 0
         """Tokens that all blobs together may hold."""
         self.num_demoted = 0
@@ -44,7 +48,7 @@ class KvStore:
         """Blobs that lost their place in host memory to make room."""
         self._num_slots = num_slots
         self._ops: list[KvOp | Fetch] = []
-        self._spare_ids = list(range(MAX_SEQ_IDS - 1, num_slots, -1)) if can_share else []
+        self._spare_ids = list(range(self._num_ids - 1, num_slots, -1)) if can_share else []
         self._blob_ids = itertools.count(1)
 
     @property
@@ -87,7 +91,7 @@ class KvStore:
 
     def match_host(self, tokens: TokenArray, salt: str, resident: Match | None) -> Match | None:
         """Return a blob that is worth restoring although `resident` can be had for nothing."""
-        found = self.cache.match(tokens, salt, resident=False, is_whole=not self._can_cut_blobs)
+        found = self.cache.match(tokens, salt, resident=False, is_whole=self._is_windowed)
         if found is None or found[1] < (resident.num_tokens if resident else 0) + MIN_RESTORED:
             return None
         return Match(found[1], blob_id=found[0].blob_id, blob_tokens=len(found[0].tokens))
@@ -231,6 +235,11 @@ class KvStore:
         for holder in [holder for holder in self.cache if holder.blob_id in lost]:
             self.drop(holder)
 
+    def forget_holders(self, seq_ids: Iterable[int]) -> None:
+        """Drop the holders that did not get their cells."""
+        for holder in [holder for seq_id in seq_ids if (holder := self.cache.resident(seq_id)) is not None]:
+            self.drop(holder)
+
     def clear(self, seq_id: int) -> None:
         """Take all cells from the sequence id."""
         self.ledger.trim(seq_id, 0)
@@ -291,4 +300,4 @@ class KvStore:
         assert not set(held) & set(self._spare_ids)
         assert self.num_host_tokens <= self.host_tokens
         if self.can_share:
-            assert len(held) + len(self._spare_ids) == MAX_SEQ_IDS - 1 - self._num_slots, "a holder id is lost"
+            assert len(held) + len(self._spare_ids) == self._num_ids - 1 - self._num_slots, "a holder id is lost"

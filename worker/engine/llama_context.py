@@ -24,7 +24,7 @@ from worker.engine.errors import (
     NoKvCache,
     OutOfMemory,
 )
-from worker.engine.kv_store import MAX_SEQ_IDS
+from worker.engine.kv_store import MAX_SEQ_IDS, MAX_WINDOWED_IDS
 from worker.engine.llama_batch import LlamaBatch
 from worker.engine.llama_log import capture_log, load_error
 from worker.engine.llama_model import LlamaModel
@@ -66,8 +66,11 @@ class LlamaContext:
         """Positions that layers with a sliding window look back on; 0 = all layers see everything."""
         self.bytes_per_token = 0
         """Host memory that a saved token takes; 0 = sequences cannot be saved."""
+        self._num_pinned = 0
         self.can_share = self._warm_up()
         """Whether any prefix of a sequence can be shared and cut."""
+        if self.window and self.can_share:
+            self._num_pinned = MAX_WINDOWED_IDS
         model.note_context(context)
 
     # --- KV operations ----------------------------------------------------------------------------------
@@ -78,14 +81,14 @@ class LlamaContext:
             case Clear(seq_id):
                 return self._clear(seq_id)
             case Trim(seq_id, num_tokens):
-                _check_seq(seq_id)
-                return bool(lib.llama_memory_seq_rm(self._memory, seq_id, num_tokens, -1))
+                return self._remove(seq_id, num_tokens)
             case Share(src, dst, num_tokens):
                 _check_seq(src)
                 _check_seq(dst)
                 if not self._is_whole(src, num_tokens):
                     return False
                 lib.llama_memory_seq_cp(self._memory, src, dst, 0, num_tokens)
+                self._pin(dst, 0, num_tokens)
             case Save(seq_id, blob_id):
                 return self._save(seq_id, blob_id)
             case Restore(blob_id, seq_id, num_tokens):
@@ -101,7 +104,23 @@ class LlamaContext:
         if self.shape.is_lone:  # the next sequence finds the cells as the first one did
             lib.llama_memory_clear(self._memory, False)
             return True
-        return bool(lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1))
+        return self._remove(seq_id, -1)
+
+    def _remove(self, seq_id: int, num_tokens: int) -> bool:
+        """Take all cells but the first `num_tokens` from the sequence; -1 = all. False if the memory cannot do it."""
+        _check_seq(seq_id)
+        if seq_id < self._num_pinned:
+            lib.llama_memory_seq_rm(self._memory, seq_id + self._num_pinned, num_tokens, -1)
+        return bool(lib.llama_memory_seq_rm(self._memory, seq_id, num_tokens, -1))
+
+    def _pin(self, seq_id: int, start: int, end: int) -> None:
+        """Have the cells of these positions stay, although they may lie before the window of some layers.
+
+        Cells of one owner that no later row will look at are given to other rows, and a prompt that shares less than
+        the whole sequence would miss them: they get a second owner. Source: llama-kv-cache.cpp, find_slot.
+        """
+        if seq_id < self._num_pinned:
+            lib.llama_memory_seq_cp(self._memory, seq_id, seq_id + self._num_pinned, start, end)
 
     def _save(self, seq_id: int, blob_id: int) -> bool:
         """Copy a sequence to host memory.
@@ -141,6 +160,8 @@ class LlamaContext:
         is_read = is_read and self.num_cached(direct) == num_tokens and self._is_whole(direct, num_tokens)
         if is_read and direct != seq_id:
             lib.llama_memory_seq_cp(self._memory, direct, seq_id, -1, -1)
+        if is_read:
+            self._pin(seq_id, 0, num_tokens)
         if not is_read or direct != seq_id:
             lib.llama_memory_seq_rm(self._memory, direct, -1, -1)
         return bool(is_read)
@@ -148,8 +169,8 @@ class LlamaContext:
     def _is_whole(self, seq_id: int, num_tokens: int) -> bool:
         """Whether a sequence of the first `num_tokens` of these cells could go on.
 
-        Even a full-size cache of layers with a window loses what lies before it: its cells are given to other rows,
-        and a blob does not hold them. Source: llama-kv-cache.cpp, find_slot and state_write.
+        A blob does not hold what lies before the window of layers that have one. Source: llama-kv-cache.cpp,
+        state_write.
         """
         return not self.window or 0 <= self.first_cached(seq_id) <= max(0, num_tokens - self.window + 1)
 
@@ -192,7 +213,8 @@ class LlamaContext:
         code = lib.llama_decode(self._context, self._batch.struct)
         match code:
             case 0:
-                pass
+                for chunk in chunks if self._num_pinned else ():
+                    self._pin(chunk.seq_id, chunk.start, chunk.start + len(chunk.tokens))
             case 1:
                 raise KvCacheFull
             case 2:

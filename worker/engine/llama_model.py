@@ -58,7 +58,11 @@ class LlamaModel:
         handle = lib.llama_model_load_from_file(path.encode(), params)
         if not handle:
             raise load_error(lines, "llama.cpp could not load the file")
-        return cls(handle, options, choice, keep)
+        model = cls(handle, options, choice, keep)
+        if model.vocabulary.lacks_bytes:
+            model.close()
+            raise BadModel("its vocabulary has no tokens for single bytes: llama.cpp would end on some texts")
+        return model
 
     def load_adapters(self) -> None:
         """The LoRA adapters of the options are in memory.

@@ -38,6 +38,10 @@ _NAMED_ENDS = (
 """Source: llama-vocab.cpp, special_eog_ids."""
 
 
+MAX_TEXT_BYTES = 2**30
+"""Lengths are 32-bit numbers, and some tokenizers make more tokens than there are bytes."""
+
+
 class LlamaVocabulary:
     """The tokenizer of a loaded model. The model must outlive it."""
 
@@ -108,15 +112,38 @@ class LlamaVocabulary:
         special = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_USER_DEFINED
         return tokens[0] if lib.llama_vocab_get_attr(self._vocab, tokens[0]) & special else None
 
-    @cached_property
+    @property
     def _control(self) -> list[int]:
         """Control and unknown tokens: llama.cpp matches the texts of both alike."""
+        return self._kinds[0]
+
+    @property
+    def lacks_bytes(self) -> bool:
+        """Whether some text would end the process: a SentencePiece vocabulary must have a token for every byte.
+
+        Takes up to 0.1 s once: not for the event loop. Source: llama-vocab.cpp, byte_to_token.
+        """
+        if lib.llama_vocab_type(self._vocab) != lib.LLAMA_VOCAB_TYPE_SPM:
+            return False
+        wanted = {f"<0x{byte:02X}>".encode(): bytes([byte]) for byte in range(256)}
+        if wanted.keys() <= {lib.llama_vocab_get_text(self._vocab, token) for token in self._kinds[1]}:
+            return False
+        texts = {lib.llama_vocab_get_text(self._vocab, token) for token in range(self.num_vocab)}
+        return not all(spelled in texts or alone in texts for spelled, alone in wanted.items())
+
+    @cached_property
+    def _kinds(self) -> tuple[list[int], list[int]]:
+        """Control and unknown tokens, and those of single bytes."""
         # One look at each token of the vocabulary. Through a handle that keeps the interpreter's lock: giving it away
         # and fetching it again 262,144 times, beside a thread that imports modules, would take seconds.
         attributes_of = ctypes.PyDLL(lib._lib._name)["llama_vocab_get_attr"]
         vocab = ctypes.c_void_p(self._vocab)
-        mask = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        return [token for token in range(self.num_vocab) if attributes_of(vocab, token) & mask]
+        control, single = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN, lib.LLAMA_TOKEN_ATTR_BYTE
+        found: tuple[list[int], list[int]] = [], []
+        for token in range(self.num_vocab):
+            if (attributes := attributes_of(vocab, token)) & (control | single):
+                found[not attributes & control].append(token)
+        return found
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -144,8 +171,13 @@ class LlamaVocabulary:
         return defaults
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return token ids. With `parse_special` the texts of control tokens become those tokens."""
+        """Return token ids. With `parse_special` the texts of control tokens become those tokens.
+
+        Raises: ValueError for a text whose length llama.cpp could not take.
+        """
         raw = text.encode("utf-8", "replace")
+        if len(raw) > MAX_TEXT_BYTES:
+            raise ValueError(f"a text of {len(raw)} bytes, at most {MAX_TEXT_BYTES} can be read")
         capacity = len(raw) + 8
         buffer = (lib.llama_token * capacity)()
         count = lib.llama_tokenize(self._vocab, raw, len(raw), buffer, capacity, add_special, parse_special)
@@ -155,7 +187,10 @@ class LlamaVocabulary:
         return list(buffer[: max(count, 0)])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of the token; none for a control token unless `special`."""
+        """Return the bytes of the token; none for a control token unless `special`.
+
+        Raises: ValueError for an id that would end the process. Source: llama-vocab.cpp, token_get_attr.
+        """
         pieces = self._pieces[special]
         piece = pieces.get(token)
         if piece is None:
@@ -173,6 +208,8 @@ class LlamaVocabulary:
         return pieces
 
     def _read_piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self.num_vocab:
+            raise ValueError(f"token id {token} is outside 0..{self.num_vocab - 1}")
         buffer = ctypes.create_string_buffer(64)
         length = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         if length < 0:

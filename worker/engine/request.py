@@ -173,6 +173,8 @@ class GenerationRequest:
     """Makes what the answer is held to; None = nothing."""
     earlier: Earlier | None = field(default=None, compare=False)
     """The answer goes on behind this; None = it begins."""
+    key: str = ""
+    """Whose it is: of those who wait, a key with fewer slots goes first. "" = there are no keys."""
 
 
 class FinishReason(StrEnum):

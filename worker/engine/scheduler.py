@@ -9,6 +9,7 @@ computed tokens; the cells of a holder are exactly its tokens; a plan never need
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from worker.contract import SlotReport, SlotState
 from worker.engine.adapters import AdapterTurns
-from worker.engine.admission import admission_order, has_leader, prefill_order
+from worker.engine.admission import admission_turns, has_leader, parking_order, prefill_line
 from worker.engine.batch import (
     Chunk,
     Fetch,
@@ -26,6 +27,7 @@ from worker.engine.batch import (
     Restore,
     Sampled,
     Save,
+    Share,
     StepPlan,
     StepResult,
     TokenArray,
@@ -127,12 +129,12 @@ class Scheduler:
         return StepPlan(self.kv.take_ops(), tuple(chunks), self._turns.current)
 
     def _admit(self, now_s: float) -> None:
-        """Give free slots to waiting sequences: by priority, then age. Followers of a leader are passed over."""
+        """Give free slots to waiting sequences, in turns of their keys. Followers of a leader are passed over."""
         if not self._is_admission_due:
             return
         self._is_admission_due = False
-        self._waiting.sort(key=lambda s: admission_order(s, len(self.slots)))
-        for sequence in list(self._waiting):
+        num_running = Counter(sequence.request.key for sequence in self.slots.running)
+        for sequence in admission_turns(self._waiting, num_running, len(self.slots)):
             if self.slots.is_full:
                 return
             match = self.slots.best_match(sequence)
@@ -142,13 +144,13 @@ class Scheduler:
                 return  # nobody passes a large request, or it would starve
             self._waiting.remove(sequence)
             self.slots.start(sequence, match, now_s)
+            num_running[sequence.request.key] += 1
 
     def _choose_chunks(self, now_s: float, costs: CostTable, drafts: Drafts) -> list[Chunk]:
         """Return all generating rows, then prefill chunks within the row budget; of one group of equal adapters."""
         running = self._turns.choose(self._recovery.admit(self.slots.running), now_s)
         generating = [s for s in running if not s.is_prefilling]
-        prefilling = [s for s in running if s.is_prefilling]
-        prefilling.sort(key=lambda s: prefill_order(s, now_s))
+        prefilling = prefill_line((s for s in running if s.is_prefilling), now_s)
         if not prefilling:
             return self._with_drafts(generating, drafts)
         chunks = [self.slots.of(sequence).next_chunk(1) for sequence in generating]
@@ -185,8 +187,8 @@ class Scheduler:
         return chunks
 
     def _park_youngest(self, now_s: float) -> RequestId:
-        """Send the youngest of the least important running sequences back to the line."""
-        victim = min(self.slots.running, key=lambda s: (s.request.priority, -s.submitted_at_s, -s.request_id))
+        """Send the youngest of the least important running sequences, of the key with most, back to the line."""
+        victim = min(self.slots.running, key=parking_order(self.slots.running))
         self.slots.park(victim, now_s)
         self._waiting.append(victim)
         self._is_admission_due = True
@@ -346,6 +348,7 @@ class Scheduler:
         `num_cached` tells how many tokens each running slot really has in the cache.
         """
         self.kv.forget_blobs({op.blob_id for op in failed if isinstance(op, Fetch | Restore | Save)})
+        self.kv.forget_holders({op.dst for op in failed if isinstance(op, Share)})
         self.slots.resync(num_cached)
 
     def fail(self, request_id: RequestId, message: str, now_s: float) -> Output:

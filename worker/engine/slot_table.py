@@ -30,7 +30,7 @@ class SlotTable:
             options.num_cells,
             options.num_slots,
             can_share=options.can_share,
-            can_cut_blobs=options.can_cut_blobs,
+            is_windowed=options.is_windowed,
             host_tokens=options.host_tokens,
         )
         self.occupants = Occupants()

@@ -122,6 +122,14 @@ def test_a_missing_key_and_a_wrong_one_are_told_apart(fake: FakeCorral, monkeypa
     assert found.exit_code == ExitCode.REFUSED
 
 
+def test_a_wrong_key_after_many_others_is_a_wrong_key(fake: FakeCorral, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.answers("GET", "/x", refusal(429, "too many", "too_many_wrong_keys"))
+    monkeypatch.setenv("CORRAL_API_KEY", "wrong")
+    found = failure(fake)
+    assert "is not one of its keys" in found.message
+    assert found.exit_code == ExitCode.REFUSED
+
+
 def test_a_key_without_the_scope_is_refused_in_the_servers_words(fake: FakeCorral) -> None:
     fake.answers("GET", "/x", refusal(403, "this key may not do this: it needs the scope admin", "forbidden"))
     found = failure(fake)

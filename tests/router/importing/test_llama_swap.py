@@ -253,3 +253,11 @@ def test_rules_that_cannot_be_had_are_noted() -> None:
     assert model.options["request"] == {"force": {"top_k": 3}}
     assert any("filters.setParams: stream" in note for note in model.notes)
     assert any("setParamsByID: seed" in note for note in model.notes)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: !!timestamp x", "a: !!bool x", "a: !!int ''", "a: 2024-99-99", "a: [", "!!set [a]"]
+)
+def test_values_that_the_parser_of_yaml_stumbles_over_are_no_valid_yaml(text: str) -> None:
+    with pytest.raises(NotImportable, match="no valid YAML"):
+        read_llama_swap(text)

@@ -129,3 +129,11 @@ def test_model_of_a_modelfile_is_named_in_our_way(source: str, reference: str | 
 def test_text_without_from_is_no_modelfile() -> None:
     with pytest.raises(NotImportable):
         read_modelfile("hello", "m")
+
+
+def test_two_sections_whose_names_become_the_same_get_names_of_their_own() -> None:
+    written = write_catalog(read_presets("[small one]\nmodel = /a.gguf\n[small-one]\nmodel = /b.gguf\n"))
+    catalog = read_catalog(written, Path("/etc/models.yaml"))
+    assert catalog.problems == ()
+    assert list(catalog.catalog.models) == ["small-one", "small-one-2"]
+    assert "# it was called 'small-one' like the one above" in written

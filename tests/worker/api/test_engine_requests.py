@@ -11,6 +11,7 @@ from worker.api.engine_requests import make_requests
 from worker.api.fields import read_fields
 from worker.api.sampling_fields import SamplingFields
 from worker.api.served import Envelope, ServedModel
+from worker.contract import Header
 from worker.engine.request import GenerationRequest
 from worker.errors import ContextLengthExceeded, RequestError
 
@@ -96,3 +97,10 @@ def test_answer_of_no_token_can_be_asked_for() -> None:
 @pytest.mark.parametrize(("ms", "seconds"), [(None, None), (-1, None), (0, None), (1, 0.001), (1500, 1.5)])
 def test_time_limit_is_in_milliseconds_and_off_unless_positive(ms: int | None, seconds: float | None) -> None:
     assert read_fields(SamplingFields, {"t_max_predict_ms": ms}).max_predict_s == seconds
+
+
+def test_the_router_tells_whose_a_request_is() -> None:
+    envelope = Envelope.from_headers({Header.KEY_ID: "team"})
+    [made] = make_requests(served(), envelope, SamplingFields(), [(1,)], param="prompt")
+    assert made.key == "team"
+    assert make({}).key == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -19,9 +20,11 @@ from tests.fakes.drafts import OftenRight
 from worker.contract import SlotState
 from worker.engine import kv_store
 from worker.engine.adapters import AdapterTurns
+from worker.engine.occupants import Client
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import AdapterSet, FinishReason, RequestId
 from worker.engine.sequence import Sequence as TokenSequence
+from worker.engine.slot_state import NoRoomInCache, NotTaken, SlotBusy, SlotCopy, SlotEmpty, SlotStates
 
 PREFIXES = ([3, 1, 4, 1, 5, 9, 2, 6] * 5, [2, 7, 1, 8] * 8, [3, 1, 4, 1, 5, 9, 2, 6] * 2 + [7] * 20, [])
 """Prompts begin with one of these, so that sharing happens often and at several depths."""
@@ -49,6 +52,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.told: set[RequestId] = set()
         self.cut_at: dict[RequestId, int] = {}
         self.gone: set[RequestId] = set()
+        self.copies: list[tuple[Client, SlotCopy]] = []
 
     @initialize(
         slots=st.integers(1, 4),
@@ -87,6 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
             drafting=OftenRight(drafts, num_vocab=40) if drafts else None,
             prompts=prompts,
         )
+        self.slots = SlotStates(self.bench.core, lambda: self.bench.now_s, prompts)
 
     @rule(
         prefix=st.sampled_from(PREFIXES),
@@ -171,6 +176,32 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def save_prompts(self) -> None:
         self.bench.core.save_prompts(float("inf"))
+
+    @rule(slot=st.integers(0, 3), salt=st.sampled_from(["", "", "tenant"]))
+    def copy_slot(self, slot: int, salt: str) -> None:
+        if not self.bench.backend.can_share:
+            return
+        with contextlib.suppress(SlotBusy, SlotEmpty, NoRoomInCache):
+            copy = self.slots.copy(slot % self.bench.backend.num_slots, Client(salt=salt))
+            assert copy.cache_key.endswith(salt)
+            held = np.frombuffer(copy.kv.tobytes(), dtype=np.int64) % 2**20
+            assert held.tolist() == copy.tokens.tolist(), "what is in the bytes is what is told, and no token more"
+            self.copies.append((Client(salt=salt), copy))
+
+    @rule(slot=st.integers(0, 3), data=st.data(), fails=st.sampled_from([False, False, True]))
+    def insert_copy(self, slot: int, data: st.DataObject, fails: bool) -> None:
+        if not self.copies:
+            return
+        client, copy = data.draw(st.sampled_from(self.copies))
+        self.bench.backend.fails_to_restore = fails
+        with contextlib.suppress(SlotBusy, NoRoomInCache, NotTaken):
+            self.slots.insert(slot % self.bench.backend.num_slots, client, copy)
+        self.bench.backend.fails_to_restore = False
+
+    @rule(slot=st.integers(0, 3), salt=st.sampled_from(["", "tenant"]))
+    def erase_slot(self, slot: int, salt: str) -> None:
+        with contextlib.suppress(SlotBusy):
+            self.slots.erase(slot % self.bench.backend.num_slots, Client(salt=salt))
 
     @invariant()
     def books_are_right(self) -> None:

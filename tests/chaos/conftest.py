@@ -1,0 +1,39 @@
+"""One table for the whole run, and one server for all storms that do not need their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.arena import Arena, arena
+from tests.chaos.storm import IS_SHORT, SEED
+from tests.chaos.table import Table
+
+_TABLE = pytest.StashKey[Table]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TABLE] = Table()
+
+
+@pytest.fixture(scope="session")
+def table(pytestconfig: pytest.Config) -> Table:
+    return pytestconfig.stash[_TABLE]
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """The server of all storms of one file."""
+    with arena(tmp_path_factory.mktemp("chaos")) as found:
+        yield found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash[_TABLE].lines()
+    if not lines:
+        return
+    form = "short" if IS_SHORT else "long"
+    terminalreporter.section(f"faults ({form} form, CHAOS_SEED={SEED})")
+    for line in lines:
+        terminalreporter.write_line(line)
