@@ -129,4 +129,6 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _scalar(name: str) -> str:
-    return _dump({name: 0}).rpartition(":")[0]
+    """Return a name as a key; not dumped as one, because long keys get a form of their own."""
+    text = _dump(re.sub(r"\s+", "-", name), width=10**9)
+    return text.removesuffix("...\n").removesuffix("\n")

@@ -22,9 +22,9 @@ def table(pytestconfig: pytest.Config) -> Table:
     return pytestconfig.stash[_TABLE]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """The server of all storms of one file."""
+    """The server of all storms that need no other."""
     with arena(tmp_path_factory.mktemp("chaos")) as found:
         yield found
 

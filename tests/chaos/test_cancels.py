@@ -109,10 +109,11 @@ async def test_clients_that_leave_at_any_moment_cost_no_other_request_and_leave_
         moments = dice.choices(list(leaver.moments), k=AT_ONCE)
         await asyncio.gather(*(leaver.leave_at(moment) for moment in moments))
         left.update(moments)
+        it.row.injected += AT_ONCE - 1
 
     async with api_of(field.server) as api:
         gone_before = await api.metric("corral_requests_total", outcome="client_gone")
-        async with storm(field, table, f"{AT_ONCE} clients leave", num_clients=4, kinds=OTHERS) as it:
+        async with storm(field, table, f"clients leave, {AT_ONCE} at once", num_clients=4, kinds=OTHERS) as it:
             for _ in range(rounds(20, 4)):
                 await it.strike(leave_many)
         assert set(left) == set(leaver.moments), left
@@ -123,7 +124,7 @@ async def test_clients_that_leave_at_any_moment_cost_no_other_request_and_leave_
 
 async def test_clients_that_leave_while_a_model_loads_do_not_end_the_load(field: Arena, table: Table) -> None:
     """One of five in each round stays, and every third time nobody does."""
-    row = Row("5 clients leave during the load", 0, 0, 0)
+    row = Row("clients leave during the load, 5 at once", 0, 0, 0)
     table.add(row)
     leaver = Leaver(field.url, dice)
     before = await standing(field)
@@ -140,7 +141,7 @@ async def test_clients_that_leave_while_a_model_loads_do_not_end_the_load(field:
             for client in clients:
                 await asyncio.sleep(dice.uniform(0, 0.2))
                 client.leave(is_reset=dice.random() < 0.5)
-            row.injected, row.in_flight = row.injected + 1, row.in_flight + (not is_alone)
+            row.injected, row.in_flight = row.injected + len(clients), row.in_flight + (not is_alone)
             if staying is not None:
                 row.lost += (await staying).status != 200
             assert (await api.complete("text", "hello", 2)).status == 200

@@ -97,6 +97,7 @@ async def _serial_number(server: Served, made: Certificates) -> str:
     return number
 
 
+@pytest.mark.slow
 async def test_wrong_certificate_stops_the_start_with_the_files_name(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("models: {small: {model: ./model.gguf}}")
     env = {"CORRAL_TLS_CERT": str(tmp_path / "gone.pem")}

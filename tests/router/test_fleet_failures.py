@@ -236,8 +236,8 @@ def test_a_long_stay_makes_up_for_earlier_crashes() -> None:
     given_ready(fleet, "a", now_s=10.0)
     exits(fleet, A2, 70.0, CRASH)
     given_ready(fleet, "a", now_s=70.0)
-    exits(fleet, A3, 75.0, CRASH)
-    assert ask(fleet, 1, "a", 75.0) == [SpawnWorker(A4)]
+    exits(fleet, A3, 70.5, CRASH)
+    assert ask(fleet, 1, "a", 70.5) == [SpawnWorker(A4)]
 
 
 def test_a_configuration_that_was_never_loaded_refuses_those_who_wait_when_its_load_crashes() -> None:

@@ -90,6 +90,7 @@ async def test_worker_gets_only_headers_that_the_router_sets() -> None:
             "Content-Length",
             Header.REQUEST_ID,
             Header.KEY_ID,
+            Header.OWNER,
             Header.PRIORITY,
             Header.CREATED,
             Header.SEED,

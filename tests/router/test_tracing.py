@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from router.catalog import Limits
 from router.errors import QueueTimeout, ShuttingDown
 from router.events import WorkerId
 from router.tracing import Tracing, start_tracing
@@ -217,7 +218,7 @@ async def test_a_worker_that_dies_marks_the_request_and_its_answer_as_failed() -
         await sender.start()
         sender.cut()
 
-    async with traced_side() as (side, spans):
+    async with traced_side(catalog=make_catalog(limits=Limits(max_resumes=0))) as (side, spans):
         side.worker.script = die
         assert (await side.client.post(CHAT, json=HELLO)).status == 503
         found = await spans.of_one_request()

@@ -12,6 +12,7 @@ from router.importing.imported import Imported, NotImportable
 from router.importing.modelfile import read_modelfile
 from router.importing.presets import read_presets
 from router.importing.writing import write_catalog
+from router.yaml_lines import YamlMap, read_yaml
 
 PRESETS = """
 version = 1
@@ -137,3 +138,14 @@ def test_two_sections_whose_names_become_the_same_get_names_of_their_own() -> No
     assert catalog.problems == ()
     assert list(catalog.catalog.models) == ["small-one", "small-one-2"]
     assert "# it was called 'small-one' like the one above" in written
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "[" * 150, "yes", "1e9", "- a", "a: b", "é\x07", "{", "''", "#", "null"])
+def test_any_name_of_a_section_is_a_key(name: str) -> None:
+    written = write_catalog(read_presets(f"[{name}]\nmodel = /a.gguf\n"))
+    assert read_yaml(written).problems == ()
+    root = read_yaml(written).root
+    assert isinstance(root, YamlMap)
+    models = root.entries["models"].value
+    assert isinstance(models, YamlMap)
+    assert list(models.entries) == [name.replace(" ", "-")]
