@@ -152,7 +152,7 @@ class RouterMetrics:
     ) -> None:
         """Count one request that ended.
 
-        `first_byte_s` = when the first byte of its streamed answer went out; `is_resumed`: its worker was lost meanwhile.
+        `first_byte_s` = when the first byte of its streamed answer went out; `is_resumed`: its worker was lost.
         """
         if not self._requests.has(model, outcome, route):
             for each in Outcome:  # all from the first on: what appears as a 1 is no increase

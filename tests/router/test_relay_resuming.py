@@ -13,6 +13,7 @@ import pytest
 from router.catalog import Limits
 from router.errors import ModelUnavailable, TooManyRequests
 from router.events import ExitReason, WorkerExit
+from router.worker_session import MAX_HEAD_BYTES
 from tests.fakes.supervisor import EVENTS, Received, Script, Sender, make_view
 from tests.router.test_relay_failures import events_of
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog
@@ -172,6 +173,16 @@ async def test_an_engine_that_gives_up_counts_as_a_lost_worker(code: str) -> Non
 
     async with http_side() as side:
         assert await stream_of(side, give_up) == whole(0, 1, 2, 3)
+
+
+async def test_a_reply_whose_head_does_not_end_counts_as_a_lost_worker() -> None:
+    async def endless(received: Received, sender: Sender) -> None:
+        side.worker.script = dying()
+        sender.headers["X-Long"] = "x" * 2 * MAX_HEAD_BYTES
+        await sender.start()
+
+    async with http_side() as side:
+        assert await stream_of(side, endless) == whole(0, 1, 2, 3)
 
 
 async def test_a_worker_that_cannot_go_on_with_it_ends_the_stream_with_its_reason() -> None:

@@ -167,10 +167,11 @@ class Reply:
         for index, output in outputs:
             num = min(self._num_known[index], len(output.tokens))
             self._num_known[index] -= num
+            rest = output
             if num:
-                output = replace(output, tokens=output.tokens[num:], picks=output.picks[num:], progress=None)
-            if output.tokens or output.finish is not None:
-                left.append((index, output))
+                rest = replace(output, tokens=output.tokens[num:], picks=output.picks[num:], progress=None)
+            if rest.tokens or rest.finish is not None:
+                left.append((index, rest))
         return left
 
     def _step(self, outputs: list[tuple[int, Output]]) -> bytes:

@@ -24,7 +24,7 @@ class FrameType(StrEnum):
     DATA = "D"
     """Bytes for the client, already in its dialect."""
     RESUME = "R"
-    """JSON `[{choice, token_ids, sampler_state?, ...}, ...]`: the step of the reply that the data frame before it shows.
+    """JSON `[{choice, token_ids, sampler_state?, ...}, ...]`: the step of the reply that the data before it show.
     With all of these payloads another worker can go on with the reply."""
     PROGRESS = "P"
     """JSON prefill progress."""

@@ -193,15 +193,11 @@ async def test_a_reproducible_answer_is_generated_again_and_what_was_told_is_lef
 @pytest.mark.parametrize(
     "lines",
     [
-        b"no json\n",
-        b"{}\n",
-        b"[1]\n",
-        b'[{"choice": 1}]\n',
-        b'[{"choice": -1}]\n',
-        b'[{"choice": 0, "token_ids": [-1]}]\n',
-    ]
-    + [b'[{"choice": 0, "token_ids": [100000]}]\n', b'[{"choice": 0, "finish": "perhaps"}]\n']
-    + [b'[{"choice": 0, "timings": {"x": 1}}]\n', b'[{"choice": 0, "picks": [[1]]}]\n', b"\xff\n", b"[[]]\n"],
+        *(b"no json\n", b"{}\n", b"[1]\n", b"\xff\n"),
+        *(b'[{"choice": 1}]\n', b'[{"choice": -1}]\n', b'[{"choice": 0, "token_ids": [-1]}]\n'),
+        *(b'[{"choice": 0, "token_ids": [100000]}]\n', b'[{"choice": 0, "finish": "perhaps"}]\n'),
+        *(b'[{"choice": 0, "timings": {"x": 1}}]\n', b'[{"choice": 0, "picks": [[1]]}]\n', b"[[]]\n"),
+    ],
 )
 async def test_what_is_no_record_of_such_a_reply_never_reaches_the_engine(lines: bytes) -> None:
     engine = scripted("abc")()

@@ -14,8 +14,8 @@ from tests.fakes.backend import FakeBackend
 from worker.contract import EngineOptions
 from worker.engine.batch import Chunk
 from worker.engine.engine import Engine
-from worker.engine.errors import EngineStopped, ForwardAborted
-from worker.engine.request import GenerationRequest, Output
+from worker.engine.errors import BackendFailed, EngineStopped, ForwardAborted
+from worker.engine.request import FinishReason, GenerationRequest, Output
 
 
 @pytest.fixture
@@ -162,3 +162,21 @@ async def test_request_that_could_never_run_is_refused_at_once(
     with pytest.raises(ValueError, match=f"{len(prompt)} tokens and {max_tokens} more, room for 128"):
         engine.submit(GenerationRequest(prompt, max_tokens), lambda _: None)
     assert engine.is_idle
+
+
+class BrokenBackend(FakeBackend):
+    """No pass of it succeeds."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
+        raise BackendFailed(-3)
+
+
+async def test_engine_that_fails_leaves_its_requests_to_another_one_instead_of_failing_them() -> None:
+    failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    outputs: list[Output] = []
+    engine = Engine(BrokenBackend(), EngineOptions(context=128), on_failure=failed.set_result)
+    engine.start()
+    engine.submit(GenerationRequest((1, 2, 3), 4), outputs.append)
+    assert isinstance(await failed, BackendFailed)
+    assert [output.finish for output in outputs] == [FinishReason.ABORT]
+    engine.stop()

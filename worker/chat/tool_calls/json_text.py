@@ -95,14 +95,18 @@ class JsonText:
         return _READERS.get(self._scalar, JsonText._in_number)(self, char)
 
     def _in_escape(self, char: str) -> bool | None:
+        if char not in '"\\/bfnrtu':
+            return None  # and it stays open: `closing` ends what there is without it
         self._scalar, self._word = ("hex" if char == "u" else "string"), ""
-        return True if char in '"\\/bfnrtu' else None
+        return True
 
     def _in_hex(self, char: str) -> bool | None:
+        if char not in _HEX:
+            return None
         self._word += char
         if len(self._word) == 4:
             self._scalar = "string"
-        return True if char in _HEX else None
+        return True
 
     def _in_word(self, char: str) -> bool | None:
         if not self._word.startswith(char):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from worker.chat.tool_calls.json_text import JsonText
@@ -79,3 +79,12 @@ def test_what_is_taken_piece_by_piece_is_taken_as_a_whole() -> None:
     for char in text:
         assert reader.take(char) == (1, True)
     assert reader.is_complete
+
+
+@given(st.text('{}[]",:\\u0aZtrue-1.eE+ n', max_size=12))
+@example('{"\\q')
+@example('{"a": "\\u1Z')
+def test_what_goes_wrong_anywhere_is_closed(text: str) -> None:
+    reader = JsonText()
+    num, _ = reader.take(text)
+    json.loads(text[:num] + reader.closing)
