@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
+import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
@@ -157,6 +158,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._has_received = False
         self._num_requests = 0
+        self._rest: aiohttp.StreamReader | None = None
+        """Of the body of a request that was answered before all of it had come."""
+        self._is_garbled = False
 
     @property
     def is_sending(self) -> bool:
@@ -173,9 +177,10 @@ class Connection(asyncio.Protocol):
         self._num_requests += 1
         self._group.set_busy(self)
 
-    def request_ends(self) -> None:
-        """Its reply is complete."""
+    def request_ends(self, body: aiohttp.StreamReader | None = None) -> None:
+        """Its reply is complete; what is still to come of its `body` is no next request."""
         self._num_requests -= 1
+        self._rest = body
         if not self._num_requests:  # the next one may have begun before this is called
             self._has_received = False
             self._group.set_quiet(self, has_begun=False)
@@ -207,11 +212,16 @@ class Connection(asyncio.Protocol):
         self.handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_quiet:
+        if self._is_garbled:
+            return
+        if self._rest is not None and self._rest.is_eof():
+            self._rest = None
+        if self.is_quiet and self._rest is None:
             self._has_received = True
             if self.due_s is None:
                 self._group.set_quiet(self, has_begun=True)
         self.handler.data_received(data)
+        self._is_garbled = _forget_garbage(self.handler)
 
     def eof_received(self) -> bool | None:
         self.handler.eof_received()
@@ -228,6 +238,20 @@ class Connection(asyncio.Protocol):
         self.handler.connection_lost(exc)
 
 
+def _forget_garbage(handler: web.RequestHandler) -> bool:
+    """Return whether the last that has come was no HTTP, which ends the connection; its bytes are let go of at once.
+
+    aiohttp keeps them in a ring of error, traceback and frame, which only the garbage collector opens. Where heads of
+    10 MB come these are hundreds of megabytes before it does.
+    """
+    waiting = getattr(handler, "_messages", None)
+    error = getattr(waiting[-1][0], "exc", None) if waiting else None
+    if not isinstance(error, BaseException):
+        return False
+    error.__traceback__ = None
+    return True
+
+
 def watched(known: Mapping[object, Connection]) -> Middleware:
     """Return what tells the connections of the beginning and the end of their requests; the outermost middleware."""
 
@@ -241,6 +265,6 @@ def watched(known: Mapping[object, Connection]) -> Middleware:
             return await handler(request)
         finally:
             # Not before aiohttp has written the reply, which it does when this returns.
-            asyncio.get_running_loop().call_soon(connection.request_ends)
+            asyncio.get_running_loop().call_soon(connection.request_ends, request.content)
 
     return watch

@@ -1,4 +1,4 @@
-"""Clients that leave, five hundred times, at every moment there is: nobody else notices, and nothing is left of them."""
+"""Clients that leave, five hundred times, at every moment there is: nobody else notices, and nothing is left."""
 
 from __future__ import annotations
 

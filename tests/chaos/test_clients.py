@@ -28,6 +28,7 @@ ENV = {"CORRAL_REQUEST_HEAD_TIMEOUT_S": str(HEAD_S), "CORRAL_REQUEST_BODY_TIMEOU
 SLOW = 200
 AT_ONCE = 50
 EVERY_S = 0.25
+QUIET_S = 1.0
 ASKED = {"model": "text", "prompt": "tell", "max_tokens": 2}
 WHOLE = request(ASKED)
 OTHERS = ("stream", "whole", "chat", "pair", "messages", "embedding")
@@ -72,14 +73,16 @@ async def send_slowly(url: str, way: str) -> str:
         start_s = time.monotonic()
         sending = asyncio.create_task(_trickle(client, slowly))
         try:
+            if status == 408:
+                await client.read_until(b"request_too_slow", within_s=within_s + LATER_S)
+                took_s, within_s = time.monotonic() - start_s, LINGER_S
+                if took_s < SLOW_WAYS[way][2] - EVERY_S:
+                    return f"{way}: cut off after {took_s:.1f} s already: {client.got!r}"
             await client.read_all(within_s=within_s + LATER_S)
         except TimeoutError:
             return f"{way}: not cut off within {within_s + LATER_S:g} s; it got {client.got!r}"
         finally:
             sending.cancel()
-        took_s = time.monotonic() - start_s
-        if way != "unread body" and took_s < within_s - EVERY_S:
-            return f"{way}: cut off after {took_s:.1f} s already: {client.got!r}"
         if client.statuses() != ([] if status is None else [status]):
             return f"{way}: {client.got!r}"
         return ""
@@ -176,7 +179,9 @@ async def send_garbage(url: str, kind: str, chance: random.Random, seen: Counter
                 await sending
                 with suppress(OSError):
                     client.writer.write_eof()
-            await client.read_all(within_s=60)
+            within_s = BODY_S + LATER_S
+            while await asyncio.wait_for(client.read(), within_s):
+                within_s = QUIET_S  # it may be kept open for more requests
         except TimeoutError:
             if not client.got:
                 return f"{kind}: neither answered nor closed: {data[:100]!r}"

@@ -26,12 +26,12 @@ SAID = {"messages": [{"role": "user", "content": "Count from one to thirty in wo
 STORY = SAID | {"max_tokens": 64, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
 ASKED: dict[str, dict[str, Any]] = {
-    "greedy": STORY,
-    "two choices": STORY | {"n": 2, "temperature": 1.0, "seed": 5},
+    "greedy": STORY | {"ignore_eos": True},
+    "two choices": STORY | {"n": 2, "temperature": 1.0, "seed": 5, "ignore_eos": True},
     "schema": STORY | HOT | {"response_format": SCHEMA, "max_tokens": 100, "seed": 6},
     "tools": STORY | HOT | {"tools": [TOOL], "tool_choice": "required", "max_tokens": 100, "seed": 7},
     "stop string": STORY | {"stop": ["twenty-nine", "29"]},
-    "log-probabilities": STORY | {"logprobs": True, "top_logprobs": 1},
+    "log-probabilities": STORY | {"ignore_eos": True, "logprobs": True, "top_logprobs": 1},
 }
 
 
@@ -104,10 +104,9 @@ async def heard_all(api: Api, num_kills: int, chosen: random.Random) -> dict[str
     return heard
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_answers_of_a_killed_worker_are_complete_and_valid(seed: int, api: Api) -> None:
-    whole = await heard_all(api, 0, random.Random(seed))
-    heard = await heard_all(api, 2, random.Random(seed))
+async def test_answers_of_a_killed_worker_are_complete_and_valid(api: Api) -> None:
+    whole = await heard_all(api, 0, random.Random(1))
+    heard = await heard_all(api, 2, random.Random(1))
     for name, one in heard.items():
         assert one.is_done, f"{name}: {one.chunks[-1]}"
         assert len({chunk["id"] for chunk in one.chunks}) == 1

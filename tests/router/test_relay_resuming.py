@@ -178,7 +178,7 @@ async def test_an_engine_that_gives_up_counts_as_a_lost_worker(code: str) -> Non
 async def test_a_reply_whose_head_does_not_end_counts_as_a_lost_worker() -> None:
     async def endless(received: Received, sender: Sender) -> None:
         side.worker.script = dying()
-        sender.headers["X-Long"] = "x" * 2 * MAX_HEAD_BYTES
+        sender.headers["X-Long"] = "x" * 64 * MAX_HEAD_BYTES
         await sender.start()
 
     async with http_side() as side:

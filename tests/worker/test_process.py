@@ -329,7 +329,7 @@ EngineCore.step = step
     async with start(tiny, broken_by=broken) as worker:
         await worker.ready()
         error = await worker.refusal()
-        assert (error.status, error.code) == (500, "engine_error")
+        assert (error.status, error.code) == (503, "engine_stopped")
         failed = await worker.until(lambda status: status.phase is Phase.FAILED)
         assert failed.error == "the engine failed: llama_decode failed with code -3"
         assert await worker.exit_code() == ExitCode.ENGINE_FAILED

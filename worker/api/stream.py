@@ -96,6 +96,8 @@ class Reply:
         self._num_known = [0] * len(self._choices)
         """Tokens of choices that come once more although they have been taken."""
         self._unrecorded: list[tuple[int, Output]] = []
+        self._is_recorded = not earlier
+        """False = with its next token, so that the router knows that this one comes on."""
 
     @property
     def totals(self) -> Totals:
@@ -182,8 +184,10 @@ class Reply:
             frames = encode_frame(FrameType.DATA, data) if data else b""
             return frames + self._recorded(list(merged)) if merged else frames
         self._unrecorded += merged
-        if sum(len(output.tokens) for _, output in self._unrecorded) < RECORDED_TOKENS:
+        num_new = sum(len(output.tokens) for _, output in self._unrecorded)
+        if num_new < (RECORDED_TOKENS if self._is_recorded else 1):
             return b""
+        self._is_recorded = True
         step, self._unrecorded = list(_merge(self._unrecorded).items()), []
         return self._recorded(step)
 
