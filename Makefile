@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
-.PHONY: serve test test-all system fuzz fuzz-parsers fuzz-long clients clients-update check lint format bench mutate clean help audit
+.PHONY: serve test test-all system fuzz fuzz-parsers fuzz-long chaos clients clients-update check lint format bench mutate clean help audit
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,7 +64,7 @@ lint: $(VENV)/.dev ## formatting, lint rules, types, and what bandit knows of in
 audit: $(VENV)/.dev ## ask for known faults of the installed packages; needs the network, and is no part of any build
 	@said=$$($(BIN)/pip-audit --local --skip-editable --progress-spinner off 2>&1); code=$$?; \
 	case "$$said" in *Traceback*) \
-	  echo "Nothing was audited: the index of advisories (pypi.org) cannot be reached from here." >&2; \
+	  echo "Nothing was audited: the list of advisories cannot be reached from here." >&2; \
 	  printf '%s\n' "$$said" | tail -n 1 >&2; exit 1;; \
 	esac; \
 	printf '%s\n' "$$said"; \

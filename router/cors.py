@@ -23,10 +23,10 @@ _RATE_HEADERS = [
 _EXPOSED = ", ".join(
     [
         "X-Request-Id, request-id, X-Corral-Model, X-Corral-Alias, X-Corral-Keep-Alive, Retry-After, x-should-retry",
+        "X-Corral-Conversation, X-Corral-Offset",
         *_RATE_HEADERS,
     ]
 )
-_EXPOSED += ", X-Corral-Conversation, X-Corral-Offset"
 """What a page may read beside the body."""
 _MAX_AGE_S = 600
 """For so long a browser need not ask again."""

@@ -105,8 +105,11 @@ async def listening(
     app[BODY_TIMEOUT_S] = settings.request_body_timeout_s
     head_timeout_s = settings.request_head_timeout_s
     limit = settings.max_connections or usual_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    everybody = OpenConnections(known, limit=limit, head_timeout_s=head_timeout_s)
-    operators = OpenConnections(known, limit=_FOR_OPERATORS, head_timeout_s=head_timeout_s, is_admin=True)
+    stall_s = settings.max_client_stall_s
+    everybody = OpenConnections(known, limit=limit, head_timeout_s=head_timeout_s, max_stall_s=stall_s)
+    operators = OpenConnections(
+        known, limit=_FOR_OPERATORS, head_timeout_s=head_timeout_s, max_stall_s=stall_s, is_admin=True
+    )
     tls = addresses.tls
     make_context: MakeContext | None = None if tls is None else lambda: tls.context
     runner = make_runner(app, _CLOSE_WITHIN_S)

@@ -1,7 +1,7 @@
 """The sockets that the server listens on, and why they cannot be had.
 
 Owns binding, taking over sockets that a service manager has bound, and the messages of both. Must not accept
-connections: `serve.py` hands the sockets to aiohttp.
+connections (`accepting.py` does).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 from router.host_guard import is_loopback
 
+UNIX = "unix:"
+"""Begins the address of a Unix socket; its path follows."""
 _MAX_DIGITS = 9
 """No count of sockets has more, and Python refuses to read some thousands."""
 FIRST_PASSED_FD = 3
@@ -98,8 +100,8 @@ def bind_admin(text: str, *, may_replace: bool = False) -> list[socket.socket]:
 
 def admin_path(text: str) -> Path | None:
     """Return the path that CORRAL_ADMIN_SOCKET names; None if it names HOST:PORT."""
-    if text.startswith("unix:"):
-        return Path(text.removeprefix("unix:")).expanduser()
+    if text.startswith(UNIX):
+        return Path(text.removeprefix(UNIX)).expanduser()
     return Path(text).expanduser() if "/" in text else None
 
 
@@ -151,7 +153,7 @@ def _bind_path(path: Path, *, may_replace: bool) -> socket.socket:
     try:
         if path.exists() and not path.is_socket():
             raise CannotListen(f"{where} is there already and no socket; name another path, or remove it")
-        if not may_replace and _is_answered(path):
+        if not may_replace and is_answered(path):
             raise CannotListen(f"{where} is in use by another program; stop that one, or name another path")
         mask = os.umask(0o177)
         try:
@@ -167,7 +169,8 @@ def _bind_path(path: Path, *, may_replace: bool) -> socket.socket:
     return sock
 
 
-def _is_answered(path: Path) -> bool:
+def is_answered(path: str | Path) -> bool:
+    """Return whether a program listens on the Unix socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -42,12 +42,17 @@ class OpenConnections:
         *,
         limit: int,
         head_timeout_s: float,
+        max_stall_s: float = 0.0,
         is_admin: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`known` is shared by all kinds; `head_timeout_s`: 0 = any time; `is_admin`: of an address for operators."""
+        """`known` is shared by all kinds; `is_admin`: of an address for operators.
+
+        `max_stall_s`: how long a client may take nothing of a reply that is complete. 0 = any time, for both times.
+        """
         self.limit = limit
         self.head_timeout_s = head_timeout_s
+        self._max_stall_s = max_stall_s
         self.is_admin = is_admin
         self._known = known
         self._clock = clock
@@ -138,11 +143,23 @@ class OpenConnections:
         for connection in [one for one in self._quiet if one.due_s is not None and one.due_s <= now_s]:
             connection.refuse_late(self.head_timeout_s)
 
+    def close_stalled(self) -> None:
+        """Connections whose clients take nothing of their last reply are closed: it would stay in memory.
+
+        A reply that is still being made has its own look at that (`reply.py`).
+        """
+        now_s = self._clock()
+        for connection in list(self._quiet):
+            if connection.stalled_s(now_s) >= self._max_stall_s:
+                connection.abort()
+
     async def run(self) -> None:
-        """Look for them until cancelled."""
+        """Look for both until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.close_late()
+            if self._max_stall_s:
+                self.close_stalled()
 
 
 class Connection(asyncio.Protocol):
@@ -161,11 +178,20 @@ class Connection(asyncio.Protocol):
         self._rest: aiohttp.StreamReader | None = None
         """Of the body of a request that was answered before all of it had come."""
         self._is_garbled = False
+        self._unsent_bytes = 0
+        self._unsent_since_s = 0.0
 
     @property
     def is_sending(self) -> bool:
         """Its client has not taken the whole reply yet."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    def stalled_s(self, now_s: float) -> float:
+        """Return for how long its client has taken nothing of what is written, as far as this has been asked."""
+        unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if not unsent_bytes or unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
+        return now_s - self._unsent_since_s
 
     @property
     def is_admin(self) -> bool:
@@ -175,6 +201,7 @@ class Connection(asyncio.Protocol):
     def request_begins(self) -> None:
         """A whole head has come."""
         self._num_requests += 1
+        self._unsent_bytes = 0  # what is written from now on is of another reply
         self._group.set_busy(self)
 
     def request_ends(self, body: aiohttp.StreamReader | None = None) -> None:

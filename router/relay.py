@@ -230,6 +230,7 @@ class Relay:
         if timeline is not None:
             timeline.ask(self._clock())
         is_resumed = self._resume_by_s is not None
+        num_before = self._account.num_tokens or 0
         async with (
             self._resumed_in_time() as resuming,
             self._supervisor.lease(
@@ -240,7 +241,7 @@ class Relay:
                 keep_alive_s=call.keep_alive_s,
                 request_id=self._account.request_id,
                 weight=call.weight,
-                num_tokens=lambda: self._account.num_tokens,
+                num_tokens=lambda: self._num_tokens_since(num_before),
             ) as lease,
         ):
             self._account.queue_s += lease.queue_s
@@ -261,6 +262,14 @@ class Relay:
                     f"the answer took longer than the {limit_s:g} s that `{call.spec.name}` allows "
                     f"(request_timeout_s in models.yaml)"
                 ) from None
+
+    def _num_tokens_since(self, num_before: int) -> int | None:
+        """Return how many tokens have come to those that the account had then; None = nobody knows.
+
+        Its count is of the whole answer, and earlier leases were charged for what they have brought.
+        """
+        total = self._account.num_tokens
+        return None if total is None else max(0, total - num_before)
 
     async def _exchange(self, lease: Lease, limit: asyncio.Timeout, resuming: asyncio.Timeout) -> web.StreamResponse:
         resend = self._journal.resend() or Resend(self._call.body, {})

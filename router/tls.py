@@ -43,11 +43,6 @@ class TlsFiles:
         self.context = self._load()
         """For the next connection."""
 
-    @property
-    def wants_client_certificates(self) -> bool:
-        """Whether only clients with a certificate may connect."""
-        return self._client_ca is not None
-
     async def take_edits(self) -> None:
         """The next connections get what the files hold now; the log tells which, or why the old ones stay."""
         self.taken = look(self.files)

@@ -19,7 +19,8 @@ from router.cli.formats import as_commands
 from router.cli.output import Command, CommandFailed, ExitCode
 from router.cli.shapes import no_corral
 from router.cli.stream_lines import split_lines
-from router.cli.transport import CA_VARIABLE, UNIX, make_client
+from router.cli.transport import CA_VARIABLE, make_client
+from router.listen import UNIX, admin_path
 
 if TYPE_CHECKING:
     import httpx
@@ -321,8 +322,9 @@ def _nobody_there(url: str, why: str) -> str:
 
 def default_url() -> str:
     """Return where `corral serve` listens with the same environment."""
-    if (own := os.environ.get("CORRAL_ADMIN_SOCKET", "").strip()) and "/" in own:
-        return f"{UNIX}{own.removeprefix(UNIX)}"
+    own = os.environ.get("CORRAL_ADMIN_SOCKET", "").strip()
+    if (path := admin_path(own)) is not None:
+        return f"{UNIX}{path}"
     scheme = "https" if os.environ.get("CORRAL_TLS_CERT", "").strip() else "http"
     if own:
         return f"{scheme}://{own}"

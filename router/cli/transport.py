@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from router.cli.output import CommandFailed, ExitCode
+from router.listen import UNIX
 
 if TYPE_CHECKING:
     import httpx
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 CA_VARIABLE = "CORRAL_TLS_CA"
 CERT_VARIABLE = "CORRAL_TLS_CLIENT_CERT"
 KEY_VARIABLE = "CORRAL_TLS_CLIENT_KEY"
-
-UNIX = "unix:"
-"""Begins the address of a server that is reached through a Unix socket; its path follows."""
 
 
 def make_client(address: str, headers: Mapping[str, str], environ: Mapping[str, str]) -> httpx.Client:

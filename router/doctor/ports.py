@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from router.doctor.findings import Finding, Level, fail, ok, warn
+from router.listen import UNIX, is_answered
 
 _ASK_S: Final = 1.0
 _DEFAULT_PORT: Final = 8080
@@ -43,8 +44,8 @@ def check_addresses(environ: Mapping[str, str], own_version: str | None) -> list
 
 def _check_url(url: str, own_version: str | None, environ: Mapping[str, str]) -> Finding:
     """Return whether the server that commands talk to is there."""
-    if url.startswith("unix:"):
-        if _is_answered(url.removeprefix("unix:")):
+    if url.startswith(UNIX):
+        if is_answered(url.removeprefix(UNIX)):
             return ok(f"a server listens on {url} (CORRAL_URL); `corral ps` shows it")
         return warn(f"no server answers at {url}", "CORRAL_URL names it for the commands that talk to a server")
     if "://" not in url:
@@ -84,16 +85,6 @@ def check_address(environ: Mapping[str, str], own_version: str | None) -> list[F
             )
         ]
     return [fail(f"{shown} is no address of this machine", "set CORRAL_HOST to 127.0.0.1, 0.0.0.0 or one of its own")]
-
-
-def _is_answered(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(_ASK_S)
-        try:
-            sock.connect(path)
-        except OSError:
-            return False
-    return True
 
 
 def _cannot_bind(host: str, port: int) -> int | None:

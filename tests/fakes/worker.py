@@ -52,7 +52,7 @@ exit_after: [N, CODE]      exits with CODE after N pieces
 cut_after: N               closes the connection after N pieces, without `Z`
 end_without_z: true        a complete HTTP body that lacks `Z`
 status: N                  the HTTP status of the reply (default 200)
-text: "..."                the whole answer is one piece with this text
+text: "..."                the whole answer is one piece with this text; with `tokens`, so many of them
 
 A request holds a slot while it runs; more requests than slots wait in the worker. A closed connection aborts
 the request and frees its slot. Answers have OpenAI's shapes and `"timings"`. `GET /health` answers
@@ -319,7 +319,7 @@ class StubWorker:
             path=path,
             body=request,
             controls=controls,
-            num_pieces=1 if "text" in controls else min(wanted, limit),
+            num_pieces=1 if "text" in controls and "tokens" not in controls else min(wanted, limit),
             is_capped=limit < wanted,
             created=int(headers.get(Header.CREATED.lower(), "0") or 0),
         )

@@ -44,6 +44,14 @@ async def usage_of(side: HttpSide, key: str = "team") -> dict[str, Any]:
     return found
 
 
+async def usage_at_rest(side: HttpSide) -> dict[str, Any]:
+    """Return the usage of `team` when none of its requests runs any more."""
+    async with asyncio.timeout(5):
+        while (found := await usage_of(side))["running"]:
+            pass
+    return found
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
@@ -171,8 +179,7 @@ async def test_of_a_stream_that_its_client_leaves_the_tokens_are_charged_that_ha
         await reply.content.readany()
         reply.close()
         await side.worker.aborted.wait()
-        while (found := await usage_of(side))["running"]:
-            pass
+        found = await usage_at_rest(side)
         assert found["tokens"] == 43
         assert side.supervisor.shares == [("team", 1.0, 43)]
 
@@ -195,8 +202,7 @@ async def test_an_answer_that_goes_on_without_its_client_counts_until_its_end() 
         assert (await side.client.post(CHAT, json=HELLO, headers=TEAM)).status == 429
         assert (await usage_of(side))["running"] == 1
         may_end.set()
-        while (found := await usage_of(side))["running"]:
-            pass
+        found = await usage_at_rest(side)
         assert found["tokens"] == 12
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,13 +40,29 @@ class Protocol:
     def connection_lost(self, exc: BaseException | None) -> None: ...
 
 
+class Body:
+    """What comes of a request's body."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def is_eof(self) -> bool:
+        return self.has_ended
+
+
 class Clients:
     """A group of connections and the time."""
 
-    def __init__(self, limit: int = 2, head_timeout_s: float = 10.0) -> None:
+    def __init__(self, limit: int = 2, head_timeout_s: float = 10.0, max_stall_s: float = 0.0) -> None:
         self.now_s = 100.0
         self.known: dict[object, Connection] = {}
-        self.group = OpenConnections(self.known, limit=limit, head_timeout_s=head_timeout_s, clock=lambda: self.now_s)
+        self.group = OpenConnections(
+            self.known,
+            limit=limit,
+            head_timeout_s=head_timeout_s,
+            max_stall_s=max_stall_s,
+            clock=lambda: self.now_s,
+        )
 
     def connect(self) -> tuple[Connection, Transport]:
         connection, transport = self.group.accept(Protocol()), Transport()  # type: ignore[arg-type]
@@ -153,4 +170,72 @@ def test_deadline_can_be_switched_off() -> None:
     _, transport = clients.connect()
     clients.now_s += 10_000.0
     clients.group.close_late()
+    assert not transport.is_closed
+
+
+def test_rest_of_a_body_that_was_answered_already_is_no_late_head_but_what_follows_it_is() -> None:
+    clients = Clients()
+    connection, transport = clients.connect()
+    body = Body()
+    clients.ask(connection)
+    connection.request_ends(body)  # type: ignore[arg-type]
+    connection.data_received(b"the rest")
+    clients.now_s += 11.0
+    clients.group.close_late()
+    assert not transport.is_closed
+    assert transport.written == b""
+    body.has_ended = True
+    connection.data_received(b"GE")
+    clients.now_s += 11.0
+    clients.group.close_late()
+    assert transport.written.startswith(b"HTTP/1.1 408 ")
+
+
+def test_garbage_is_let_go_of_and_nothing_behind_it_is_read() -> None:
+    error: BaseException
+    try:
+        raise ValueError("no HTTP")
+    except ValueError as raised:
+        error = raised
+    clients = Clients()
+    connection, _ = clients.connect()
+    received: list[bytes] = []
+
+    def take(data: bytes) -> None:
+        received.append(data)
+        connection.handler._messages = [(SimpleNamespace(exc=error), None)]  # type: ignore[assignment]
+
+    connection.handler.data_received = take  # type: ignore[method-assign]
+    connection.data_received(b"noise")
+    connection.data_received(b"more of it")
+    assert received == [b"noise"]
+    assert error.__traceback__ is None
+
+
+def test_client_that_takes_nothing_of_a_complete_reply_is_cut_off() -> None:
+    clients = Clients(max_stall_s=5.0)
+    (deaf, lost), (slow, kept) = clients.connect(), clients.connect()
+    for connection in (deaf, slow):
+        clients.ask(connection)
+        connection.request_ends()
+    lost.num_unsent = kept.num_unsent = 1000
+    for _ in range(6):
+        clients.group.close_stalled()
+        assert not lost.is_closed
+        clients.now_s += 0.9
+        kept.num_unsent -= 1
+    clients.now_s += 0.5
+    clients.group.close_stalled()
+    assert lost.is_closed
+    assert not kept.is_closed
+
+
+def test_silent_client_that_has_taken_all_of_its_reply_stays() -> None:
+    clients = Clients(max_stall_s=5.0)
+    connection, transport = clients.connect()
+    clients.ask(connection)
+    connection.request_ends()
+    for _ in range(3):
+        clients.group.close_stalled()
+        clients.now_s += 100.0
     assert not transport.is_closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from router.auth import Grant, KeyRing, Scope
 from router.catalog import Limits
 from router.errors import ModelUnavailable, TooManyRequests
 from router.events import ExitReason, WorkerExit
@@ -200,12 +202,16 @@ async def test_a_worker_that_cannot_go_on_with_it_ends_the_stream_with_its_reaso
         assert last["error"]["code"] == "cannot_resume"
 
 
-@pytest.mark.parametrize("max_bytes", [0, 200, 1000])
-async def test_more_than_the_memory_for_it_is_not_kept_and_the_answer_ends_with_the_cause(max_bytes: int) -> None:
+@pytest.mark.parametrize(("max_bytes", "is_enough"), [(0, False), (200, False), (1000, False), (2000, True)])
+async def test_more_than_the_memory_for_it_is_not_kept_and_the_answer_ends_with_the_cause(
+    max_bytes: int, is_enough: bool
+) -> None:
     catalog = make_catalog(limits=Limits(max_resume_bytes=max_bytes))
     async with http_side(catalog) as side:
-        events = await stream_of(side, dying(6, end=6))
-        assert len(side.worker.received) == (2 if max_bytes == 1000 else 1) or events[-1]["error"]
+        *shown, last = await stream_of(side, dying(6, end=6))
+        assert shown == [0, 1, 2, 3, 4, 5]
+        assert (last == "[DONE]") if is_enough else (last["error"]["code"] == "worker_died")
+        assert len(side.worker.received) == (2 if is_enough else 1)
         assert side.resume_memory.num_bytes == 0
 
 
@@ -320,3 +326,12 @@ async def test_the_whole_answer_s_time_limit_holds_over_all_of_its_workers() -> 
         *shown, last = await stream_of(side, work)
         assert shown == [0, 1, 2]
         assert "request_timeout_s" in last["error"]["message"]
+
+
+async def test_a_key_is_charged_once_for_each_token_however_many_workers_it_takes() -> None:
+    ring = KeyRing([(hashlib.sha256(b"one").digest(), Grant("team", frozenset({Scope.INFERENCE})))])
+    async with http_side(ring=ring) as side:
+        side.worker.script = dying(2, 0, 1)
+        reply = await side.client.post(CHAT, json=STREAM, headers={"Authorization": "Bearer one"})
+        assert events_of(await reply.text()) == whole(0, 1, 2, 3)
+        assert [tokens for _, _, tokens in side.supervisor.shares] == [2, 0, 1, 1]

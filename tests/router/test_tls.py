@@ -96,7 +96,6 @@ async def test_new_files_are_taken_up_and_broken_ones_are_not(
 
 def test_authority_of_clients_makes_their_certificates_a_must(made: Certificates) -> None:
     files = TlsFiles(*made.issue(), made.ca)
-    assert files.wants_client_certificates
     assert files.context.verify_mode is ssl.CERT_REQUIRED
 
 

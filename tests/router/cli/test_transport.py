@@ -137,6 +137,8 @@ def test_unix_socket_is_an_address() -> None:
         ({}, "http://127.0.0.1:8080"),
         ({"CORRAL_TLS_CERT": "/etc/x.pem", "CORRAL_PORT": "8443"}, "https://127.0.0.1:8443"),
         ({"CORRAL_ADMIN_SOCKET": "/run/corral/admin.sock", "CORRAL_TLS_CERT": "/x"}, "unix:/run/corral/admin.sock"),
+        ({"CORRAL_ADMIN_SOCKET": "unix:admin.sock"}, "unix:admin.sock"),
+        ({"CORRAL_ADMIN_SOCKET": "~/admin.sock", "HOME": "/home/me"}, "unix:/home/me/admin.sock"),
         ({"CORRAL_ADMIN_SOCKET": "127.0.0.1:8081", "CORRAL_TLS_CERT": "/x"}, "https://127.0.0.1:8081"),
     ],
 )
