@@ -68,7 +68,9 @@ def read_llama_swap(text: str) -> Imported:
     imported.top["defaults"] = {"idle_unload_s": ttl if ttl is not None and ttl > 0 else 0}
     if (timeout := _whole(root.get("healthCheckTimeout"))) is not None and timeout > 0:
         imported.top["defaults"]["load_timeout_s"] = timeout
-    for name, raw in (models or {}).items():
+    if models is not None and not isinstance(models, Mapping):
+        imported.note("models: is no map, and was left out")
+    for name, raw in (models if isinstance(models, Mapping) else {}).items():
         if isinstance(raw, Mapping):
             imported.models.append(_Reader(str(name), raw, macros).read())
         else:

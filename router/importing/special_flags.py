@@ -15,7 +15,7 @@ from router.importing.imported import ImportedModel
 
 ON: Final = frozenset({"1", "true", "on", "yes", "enabled"})
 OFF: Final = frozenset({"0", "false", "off", "no", "disabled", "never"})
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 SECRETIVE = re.compile("TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of what may hold a secret."""
 USER = re.compile(r"^(\w+://)[^/@]*@")

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from router.catalog import MAX_NAME_LENGTH
 from router.catalog_keys import MODEL_KEYS
 from router.importing.imported import Imported, ImportedModel
 
@@ -43,14 +44,22 @@ def _told_apart(models: Iterable[ImportedModel]) -> list[ImportedModel]:
     apart: list[ImportedModel] = []
     taken: set[str] = set()
     for model in models:
-        name, number = model.name, 2
+        usual = _usual_name(model.name)
+        name, number = usual, 2
         while model.is_usable and name in taken:
-            name, number = f"{model.name}-{number}", number + 1
+            name, number = f"{usual}-{number}", number + 1
         if model.is_usable:
             taken.add(name)
-        note = [f"it was called {model.name!r} like the one above"] if name != model.name else []
+        note = [] if usual == model.name else [f"it was called {model.name!r}, which cannot be a name"]
+        note += [f"it was called {usual!r} like the one above"] if name != usual else []
         apart.append(replace(model, name=name, notes=[*model.notes, *note]))
     return apart
+
+
+def _usual_name(name: str) -> str:
+    """Return the name as one that a model may have: short, and of letters that can be seen."""
+    seen = "".join(letter if letter.isprintable() else "-" for letter in re.sub(r"\s+", "-", name))
+    return seen[: MAX_NAME_LENGTH - 10]  # there is room for a number
 
 
 def _model(model: ImportedModel) -> list[str]:
@@ -130,5 +139,5 @@ _Dumper.add_representer(str, _represent_text)
 
 def _scalar(name: str) -> str:
     """Return a name as a key; not dumped as one, because long keys get a form of their own."""
-    text = _dump(re.sub(r"\s+", "-", name), width=10**9)
+    text = _dump(name, width=10**9)
     return text.removesuffix("...\n").removesuffix("\n")

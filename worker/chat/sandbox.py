@@ -314,7 +314,7 @@ def _printed(context: RenderContext, value: Any) -> str:
 
 
 def _raise_exception(message: Any = "") -> NoReturn:
-    raise TemplateError(str(message))
+    raise TemplateError(str(message) or "The chat template refuses these messages and says no reason.")
 
 
 _REWRITTEN: dict[str, Callable[..., Any]] = {

@@ -148,4 +148,4 @@ def test_any_name_of_a_section_is_a_key(name: str) -> None:
     assert isinstance(root, YamlMap)
     models = root.entries["models"].value
     assert isinstance(models, YamlMap)
-    assert list(models.entries) == [name.replace(" ", "-")]
+    assert list(models.entries) == [name.replace(" ", "-").replace("\x07", "-")]
