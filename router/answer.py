@@ -36,8 +36,16 @@ class WorkerGivesUp(Exception):
         self.error = error
 
 
+_NEWS = (b'"token_ids"', b'"finish"')
+"""What a step has that brings more of the answer."""
+
 _GIVING_UP = frozenset({"engine_stopped", "worker_draining"})
 """Codes of errors that are not about the request."""
+
+
+def gives_up(error: ErrorPayload) -> bool:
+    """Return whether the error is not about the request: another worker can go on with it."""
+    return error.code in _GIVING_UP
 
 
 class Answer:
@@ -82,7 +90,7 @@ class Answer:
                 self._journal.note_shown()
             await self._reply.write(b"".join(pending))
         if self.is_ended and self.error is not None:
-            if self.error.code in _GIVING_UP:
+            if gives_up(self.error):
                 raise WorkerGivesUp(self.error)
             raise WorkerRefused(self.error)
 
@@ -95,7 +103,7 @@ class Answer:
                 return [] if self._tells_steps else self._released()
             case FrameType.RESUME:
                 if self._tells_steps:
-                    self._journal.add(frame.payload)
+                    self._journal.add(frame.payload, is_new=any(mark in frame.payload for mark in _NEWS))
                 self._account.note_step(frame.payload)
                 return self._released()
             case FrameType.END:

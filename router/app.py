@@ -330,12 +330,14 @@ def _check_address(request: web.Request, scopes: Sequence[Scope]) -> None:
 def _told(services: Services, grant: Grant, error: RouterError) -> ErrorPayload:
     """Return what the client is told: what keeps a model busy may be one of which its key may not know.
 
+    Where files lie is for administrators.
+
     What a client sent itself is never changed, which would tell that there is such a model.
     """
     told = error.to_payload()
-    if not grant.usable or told.status < TooManyRequests.http_status:
+    if told.status < TooManyRequests.http_status or (grant.tells_folders and not grant.usable):
         return told
-    usable = CatalogView(services.supervisor.catalog, grant.usable)
+    usable = CatalogView(services.supervisor.catalog, grant.usable, tells_folders=grant.tells_folders)
     return replace(told, message=usable.without_strangers(told.message))
 
 

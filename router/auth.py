@@ -62,6 +62,11 @@ class Grant:
         """Names and patterns of the models that it may watch; () = all."""
         return () if Scope.METRICS in self.scopes else self.usable
 
+    @property
+    def tells_folders(self) -> bool:
+        """Whether it is told where on the machine files lie, and not their names alone."""
+        return Scope.ADMIN in self.scopes
+
     def require(self, *scopes: Scope) -> None:
         """Return if one of `scopes` is granted. Raises: Forbidden, naming what is missing."""
         if Scope.ADMIN in self.scopes or any(scope in self.scopes for scope in scopes):
@@ -113,16 +118,6 @@ class KeyRing:
             return True
         owned = (entry.grant for entry in self._entries if entry.grant.owner == grant.owner)
         return any(grant.scopes <= one.scopes and one.visible in ((), grant.visible) for one in owned)
-
-    def check(self, headers: Mapping[str, str]) -> Grant:
-        """Return what the sender of `headers` may do.
-
-        Raises: Unauthorized, with one and the same text whatever was wrong.
-        """
-        found = self.find(headers)
-        if found is None:
-            raise unauthorized()
-        return found
 
     def find(self, headers: Mapping[str, str]) -> Grant | None:
         """Return what the sender of `headers` may do; None = there is no right key among them."""

@@ -136,6 +136,8 @@ async def read_body(request: web.Request, max_bytes: int, share: BodyShare) -> b
         async with asyncio.timeout(timeout_s or None) as deadline:
             return await _read_body(request, max_bytes, share, deadline)
     except TimeoutError:
+        if not deadline.expired():
+            raise  # of something else that took too long
         raise BodyTooSlow(
             f"the request body did not come in time: {timeout_s:g} s (CORRAL_REQUEST_BODY_TIMEOUT_S), and one more for "
             f"each {_LEAST_BYTES_PER_S // 1024} KiB"

@@ -290,8 +290,8 @@ MODEL_KEYS: Mapping[str, Key] = table(
         "Disk for finished prompts, so that a model that was unloaded and is loaded again need not compute them. They"
         " are written, the latest used first, for at most 3 seconds, when a worker is told to leave (a crash keeps"
         " none), to `prompts/` in the cache folder: tokens, cached keys and values, for this user's eyes alone. They go"
-        " after 7 days without use. Half of it may hold slots that clients save by name. 0 writes none and removes"
-        " earlier ones at the next load.",
+        " after 7 days without use. Prompts of fewer than 64 tokens are not written. Half of it may hold slots that"
+        " clients save by name. 0 writes none and removes earlier ones at the next load.",
     ),
     Key(
         "draft_model",

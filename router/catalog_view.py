@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from router.catalog import AliasSpec, Catalog, ModelSpec, Resolution
+from router.folder_names import without_folders
 from router.missing_names import nearest_names, no_model_named, no_model_said
 from router.name_patterns import WILDCARD, NameSet
 
@@ -23,9 +24,10 @@ class CatalogView:
     rules cannot be avoided.
     """
 
-    def __init__(self, catalog: Catalog, names: tuple[str, ...] = ()) -> None:
-        """`names` of models and aliases, or patterns of them; () = everything."""
+    def __init__(self, catalog: Catalog, names: tuple[str, ...] = (), *, tells_folders: bool = True) -> None:
+        """`names` of models and aliases, or patterns of them; () = everything. `tells_folders` in which files lie."""
         self.catalog = catalog
+        self._tells_folders = tells_folders
         self._own = names
         self._names = _name_set(names) if names else None
         self._models: Mapping[str, ModelSpec] | None = None
@@ -34,6 +36,11 @@ class CatalogView:
     def is_whole(self) -> bool:
         """True when nothing of the catalogue is left out."""
         return self._names is None
+
+    @property
+    def tells_all(self) -> bool:
+        """True when sentences are told as they are."""
+        return self.is_whole and self._tells_folders
 
     @property
     def models(self) -> Mapping[str, ModelSpec]:
@@ -79,7 +86,7 @@ class CatalogView:
             raise no_model_said(self.listed_names())
         if (found := self.find(chosen)) is not None:
             return found
-        raise no_model_named(chosen, self.listed_names())
+        raise no_model_named(chosen, self.listed_names(), may_add=False)
 
     def find(self, name: str) -> Resolution | None:
         """Return what `name` stands for; None = nothing, or what may not be used."""
@@ -97,6 +104,14 @@ class CatalogView:
         is_open = self.opens(spec)
         return [alias for alias in spec.aliases.values() if is_open or self._has(alias.name)]
 
+    def name_of(self, spec: ModelSpec) -> str:
+        """Return the name under which the model is shown: its own, or the first other one if only such may be used."""
+        if self.opens(spec):
+            return spec.name
+        aliases = [alias.name for alias in self.aliases_of(spec)]
+        names = [name for name in (*aliases, *self._own) if WILDCARD not in name]
+        return next((name for name in names if (found := self.find(name)) and found.spec is spec), spec.name)
+
     def listed_names(self) -> list[str]:
         """Return every name that may be told."""
         return [name for name in self.catalog.listed_names() if self.find(name) is not None]
@@ -106,7 +121,9 @@ class CatalogView:
         return nearest_names(name, self.listed_names())
 
     def without_strangers(self, text: str) -> str:
-        """Return a sentence in which the models that may not be used have no name."""
+        """Return a sentence in which the models that may not be used have no name, and files no folder if so wanted."""
+        if not self._tells_folders:
+            text = without_folders(text)
         if self._names is None:
             return text
         for name in self.catalog.models.keys() - self.models.keys():

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from router.api_keys import KeySpec
 from router.auth import KeyProblem, key_problem, load_key_ring
 from router.catalog import Catalog, LoraSpec, ModelSpec
 from router.catalog_parser import CatalogReading
@@ -44,10 +45,16 @@ def key_problems(
         line, column = (place.line, place.column) if place is not None else (None, None)
         if (message := key_problem(key, environ)) is not None:
             problems.append(Problem(f"keys.{key.id}", message, line, column))
-        for number in unmatched(catalog, key.limits.models):
-            message = "fits no model and no alias, so that it allows nothing"
-            problems.append(Problem(f"keys.{key.id}.models[{number}]", message, line, column))
+        problems += [Problem(where, message, line, column) for where, message in vain_names(catalog, [key])]
     return problems
+
+
+def vain_names(catalog: Catalog, keys: Sequence[KeySpec]) -> list[tuple[str, str]]:
+    """Return what the `models` of `keys` allow in vain: the place of each, and what is wrong with it."""
+    message = "fits no model and no alias, so that it allows nothing"
+    return [
+        (f"keys.{key.id}.models[{number}]", message) for key in keys for number in unmatched(catalog, key.limits.models)
+    ]
 
 
 def file_problems(

@@ -131,6 +131,7 @@ _LLAMA_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     501: "not_supported_error",
     503: "unavailable_error",
 }

@@ -6,7 +6,6 @@ know routes. Where operators have an address of their own, `app.py` answers thei
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -20,10 +19,11 @@ from aiohttp import web
 from router.accepting import Entrance, MakeContext
 from router.app import make_runner
 from router.body import BODY_TIMEOUT_S
-from router.listen import CannotListen, admin_path, bind_admin, bind_sockets, url_of
+from router.listen import CannotListen, admin_path, bind_admin, bind_sockets, is_answered, url_of
 from router.open_connections import CONNECTIONS, Connection, OpenConnections, watched
 from router.settings import RouterSettings
 from router.stopping import Connections, Signals
+from router.tasks import Tasks
 from router.tls import TlsFiles, TlsProblem
 from router.watcher import Watcher
 
@@ -82,6 +82,8 @@ def open_addresses(settings: RouterSettings, passed: Sequence[socket.socket]) ->
     except CannotListen:
         for sock in admin:
             sock.close()
+        if path is not None and not is_answered(path):
+            path.unlink(missing_ok=True)  # it was made in vain
         raise
 
 
@@ -116,9 +118,11 @@ async def listening(
     connections = Connections(app, runner, [*addresses.main, *addresses.admin])
     app.middlewares.insert(0, watched(known))
     await runner.setup()
-    tasks = [asyncio.create_task(group.run(), name="late requests") for group in (everybody, operators)]
+    tasks = Tasks()
+    for group in (everybody, operators):
+        tasks.spawn(group.run(), "late requests")
     if tls is not None:
-        tasks.append(asyncio.create_task(Watcher(tls).run(), name="the certificate's files"))
+        tasks.spawn(Watcher(tls).run(), "the certificate's files")
     try:
         for sock in addresses.main:
             await Entrance(runner, sock, everybody, context=make_context).start()
@@ -129,8 +133,7 @@ async def listening(
             yield connections
     finally:
         await connections.close(stop.second)
-        for task in tasks:
-            task.cancel()
+        await tasks.close()
 
 
 def usual_limit(max_files: int) -> int:

@@ -164,6 +164,8 @@ class LeaseRequested:
     """What the log calls it, for those who look at who waits."""
     weight: float = 1.0
     """How many times the tokens of a key of weight 1 its key is to get."""
+    goes_first: bool = False
+    """It had its place already, and comes before all others of its priority."""
 
 
 @dataclass(frozen=True, slots=True)

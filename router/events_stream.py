@@ -173,12 +173,12 @@ async def _stream(request: web.Request, tell: Tell) -> web.StreamResponse:
 
 def _seen(services: Services, grant: Grant, tell: Tell) -> Tell:
     """Return what tells the same of the models that `grant` may watch, and nothing of the others."""
-    if not grant.visible:
+    if grant.tells_folders and not grant.visible:
         return tell
     known: set[str] = set()
 
     def told(name: str, before: _Shown | None, after: _Shown | None) -> Iterator[bytes]:
-        view = CatalogView(services.supervisor.catalog, grant.visible)
+        view = CatalogView(services.supervisor.catalog, grant.visible, tells_folders=grant.tells_folders)
         was_known = name in known
         if after is not None and view.shows(name):
             known.add(name)

@@ -198,10 +198,9 @@ class Fleet:
                 if not resident.is_loading:
                     self._ledger.kill_hung(resident, detail)
             case WorkerExited(exit=exit_):
-                # Whoever holds these leases sees the broken reply itself; releasing them later changes nothing.
+                # Whoever holds these leases sees the broken reply itself; releasing them later tells what they took.
                 for lease_id in resident.leases:
-                    del self._ledger.leases[lease_id]
-                    record.line.settle(lease_id, None)
+                    self._ledger.unsettled[lease_id] = self._ledger.leases.pop(lease_id)
                 record.note_exit(resident, exit_, now_s)
                 is_sent_away = record.policy.home and resident.must_leave
                 self._ledger.is_home_wanted |= not is_sent_away

@@ -55,6 +55,8 @@ class FleetLedger:
         """Those of `records` about which something may have to be decided; models at rest cost nothing."""
         self.leases: dict[LeaseId, ModelRecord] = {}
         """Queued or granted."""
+        self.unsettled: dict[LeaseId, ModelRecord] = {}
+        """Leases whose worker has gone before they were released: what they took is told then."""
         self.actions: list[Action] = []
         self._incarnations: dict[tuple[str, int], int] = {}  # outlives removed models: ids stay unique
 
@@ -195,6 +197,7 @@ class FleetLedger:
                 event.keep_alive_s,
                 event.request_id,
                 event.weight,
+                event.goes_first,
             )
             record.line.join(waiter)
             self.leases[event.lease_id] = record
@@ -202,6 +205,8 @@ class FleetLedger:
 
     def release(self, lease_id: LeaseId, tokens: int | None) -> None:
         """The lease is nowhere, wherever it was, and its key has had so many tokens; a load that it caused goes on."""
+        if (gone := self.unsettled.pop(lease_id, None)) is not None:
+            gone.line.settle(lease_id, tokens)
         record = self.leases.pop(lease_id, None)
         if record is None:
             return
@@ -321,6 +326,7 @@ class FleetLedger:
                     assert lease_id not in counted, f"lease {lease_id} is in two places"
                     counted[lease_id] = record
             held = {lease_id for resident in record.residents.values() for lease_id in resident.leases}
+            held |= {lease_id for lease_id, owner in self.unsettled.items() if owner is record}
             assert record.line.granted == held, f"{name}: shares are counted of other leases than those it has"
             if record.line or record.wish_at_s is not None:
                 assert not self.is_shutting_down, f"{name}: somebody waits although the router stops"

@@ -63,6 +63,8 @@ class ModelView:
     is_pinned: bool = False
     is_pin_ordered: bool = False
     """Somebody has ordered it while the model is served; otherwise its configuration says so."""
+    last_to_exit: WorkerId | None = None
+    """Whose exit `last_exit` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def _view_model(record: ModelRecord, ledger: FleetLedger, now_s: float) -> Model
         oldest_wait_s=None if oldest is None else now_s - oldest.since_s,
         residents=tuple(_view_resident(record, resident) for resident in record.residents.values()),
         last_exit=record.last_exit,
+        last_to_exit=record.last_to_exit,
         last_exit_ago_s=None if record.last_exit is None else now_s - record.last_exit_at_s,
         retry_in_s=(
             max(0.0, record.retry_at_s - now_s) if state in (WorkerState.BACKOFF, WorkerState.FAILED) else None

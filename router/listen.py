@@ -155,6 +155,7 @@ def _bind_path(path: Path, *, may_replace: bool) -> socket.socket:
             raise CannotListen(f"{where} is there already and no socket; name another path, or remove it")
         if not may_replace and is_answered(path):
             raise CannotListen(f"{where} is in use by another program; stop that one, or name another path")
+        temporary.unlink(missing_ok=True)  # of a process of this number that was killed right here
         mask = os.umask(0o177)
         try:
             sock.bind(os.fspath(temporary))

@@ -72,15 +72,17 @@ def list_models(
 
 def _entries_under(usable: CatalogView, spec: ModelSpec, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the entries of those of the model's names that may be used."""
-    if usable.is_whole:
+    if usable.tells_all:
         return entries
+    if usable.is_whole:
+        return [as_seen(usable, spec, entry) for entry in entries]
     names = {alias.name for alias in usable.aliases_of(spec)} | ({spec.name} if usable.opens(spec) else set())
     return [as_seen(usable, spec, entry) for entry in entries if entry["id"] in names]
 
 
 def as_seen(view: CatalogView, spec: ModelSpec, entry: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of a model without names that may not be used: its own, and those of others in sentences."""
-    if view.is_whole:
+    if view.tells_all:
         return entry
     wordy = [key for key in ("reason", "last_exit", "status") if key in entry]
     seen: dict[str, Any] = {key: _without_strangers(view, entry[key]) for key in wordy}
@@ -130,10 +132,13 @@ def find_model(supervisor: Supervisor, created: int, name: str, *, usable: Catal
 
 
 def list_statuses(supervisor: Supervisor, created: int, *, usable: CatalogView | None = None) -> list[dict[str, Any]]:
-    """Return the models as llama-server's router lists them; aliases are a field, not entries."""
+    """Return the models as llama-server's router lists them, under a name that may be used; aliases are a field."""
     look = Look.at(supervisor)
     usable = usable or CatalogView(supervisor.catalog)
-    return [as_seen(usable, spec, _status_entry(look, spec, created)) for spec in usable.models.values()]
+    return [
+        as_seen(usable, spec, _status_entry(look, spec, created)) | {"id": usable.name_of(spec)}
+        for spec in usable.models.values()
+    ]
 
 
 def _status_entry(look: Look, spec: ModelSpec, created: int) -> dict[str, Any]:

@@ -26,13 +26,17 @@ def nearest_names(name: str, listed: Iterable[str], count: int = 3) -> list[str]
     return [by_folded[folded] for folded in close]
 
 
-def no_model_named(name: str, listed: Sequence[str]) -> ModelNotFound:
-    """Return the refusal of a name that stands for nothing among what is `listed` for whoever asks."""
+def no_model_named(name: str, listed: Sequence[str], *, may_add: bool = True) -> ModelNotFound:
+    """Return the refusal of a name that stands for nothing among what is `listed` for whoever asks.
+
+    Who `may_add` names is told how.
+    """
     nearest = nearest_names(name, listed)
     advice = f"did you mean {_listing(nearest)}?" if nearest else f"there is {_listing(listed)}."
     shown = name if len(name) <= 80 else name[:80] + "…"
+    how = f" {HOW_TO_ALIAS}." if may_add else ""
     return ModelNotFound(
-        f"there is no model named {shown!r}; {advice} GET /v1/models lists them all. {HOW_TO_ALIAS}.", param="model"
+        f"there is no model named {shown!r}; {advice} GET /v1/models lists them all.{how}", param="model"
     )
 
 

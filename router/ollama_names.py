@@ -26,7 +26,8 @@ def find_tagged(catalog: Catalog | CatalogView, name: str | None) -> Resolution:
     try:
         return catalog.resolve(name)
     except ModelNotFound:
-        raise ModelNotFound(f"{not_found(catalog, name)}. {HOW_TO_ALIAS}", param="model") from None
+        how = "" if isinstance(catalog, CatalogView) and not catalog.is_whole else f". {HOW_TO_ALIAS}"
+        raise ModelNotFound(f"{not_found(catalog, name)}{how}", param="model") from None
 
 
 def find_exact(catalog: Catalog | CatalogView, name: str) -> Resolution | None:

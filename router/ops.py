@@ -106,7 +106,7 @@ def _model_health(supervisor: Supervisor, name: str, *, tells_names: bool) -> we
     if found is None and not tells_names:
         raise ModelNotFound(f"there is no model named {name[:80]!r}", param="model")
     spec = supervisor.catalog.resolve(name).spec
-    told = CatalogView(supervisor.catalog, () if tells_names else (spec.name,))
+    told = CatalogView(supervisor.catalog, () if tells_names else (spec.name,), tells_folders=tells_names)
     look = Look.at(supervisor)
     view = look.fleet.models.get(spec.name)
     state = look.state(spec)

@@ -14,6 +14,8 @@ from router.events import ExitReason, FleetLimits, RefusalKind
 from router.lifecycle import WorkerState
 from router.resident import ModelRecord, Resident
 
+_OPERATOR_STEP = "Put it right, then POST /admin/reload or restart the server."
+"""What an operator does about a model whose configuration or file rules out a start."""
 SHUTTING_DOWN_WORDS = "The server is shutting down and takes no more requests."
 
 
@@ -64,7 +66,7 @@ def removed_model(name: str) -> Refusal:
 
 def unavailable_model(name: str, problem: str) -> Refusal:
     """Return the refusal for a model whose configuration or file rules out a start."""
-    return Refusal(RefusalKind.UNAVAILABLE, f"Model '{name}' cannot be loaded: {_clause(problem)}.")
+    return Refusal(RefusalKind.UNAVAILABLE, f"Model '{name}' cannot be loaded: {_clause(problem)}. {_OPERATOR_STEP}")
 
 
 def turned_away(name: str, why: str) -> Refusal:

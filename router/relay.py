@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from router.account import Account
-from router.answer import Answer, BrokenReply, WorkerGivesUp
+from router.answer import Answer, BrokenReply, WorkerGivesUp, gives_up
 from router.body import BodyShare
 from router.catalog import ModelSpec
 from router.errors import (
@@ -52,6 +52,8 @@ _FRESH_WORKER_WITHIN_S = 5.0
 _RETRY_PAUSE_S = 0.05
 _PLACE_PAUSE_S = 1.0
 """How long at most an answer that has lost its worker waits until it asks for another place."""
+_ASK_AGAIN = "Please ask again."
+"""What a client can do about a lost worker."""
 _MAX_SENT = 2
 """Times that a request's bytes may have left without any answer: a request that kills its worker must not go on."""
 _SHOWN_TYPE = Header.CONTENT_TYPE.lower()
@@ -124,6 +126,8 @@ class Relay:
         self._resume_by_s: float | None = None
         """When an answer that has lost its worker is given up; None = it has one."""
         self._answer_by_s: float | None = None
+        self._took_nothing = True
+        """No worker has accepted the request, or it was refused: unless tokens are known there are none."""
         self._call = call
         self._reply = reply
         self._account = account
@@ -184,7 +188,10 @@ class Relay:
             raise refusal
         pause_s = min(refusal.retry_after_s or 0.0, _PLACE_PAUSE_S)
         if self._clock() + pause_s >= self._resume_by_s:
-            raise WorkerDied(f"the worker of this answer ended, and no other could go on with it: {refusal}")
+            raise WorkerDied(
+                f"the worker of this answer ended, and no other could go on with it: "
+                f"{_clause(str(refusal))}. {_ASK_AGAIN}"
+            )
         await asyncio.sleep(max(pause_s, _RETRY_PAUSE_S))
 
     @asynccontextmanager
@@ -198,7 +205,7 @@ class Relay:
                 raise
             raise WorkerDied(
                 f"the worker of this answer ended, and no other could go on with it within "
-                f"{self._limits.resume_timeout_s:g} s (limits.resume_timeout_s in models.yaml)"
+                f"{self._limits.resume_timeout_s:g} s (limits.resume_timeout_s in models.yaml). {_ASK_AGAIN}"
             ) from None
 
     def _check_may_retry(self, failures: list[NothingReceived]) -> None:
@@ -213,7 +220,7 @@ class Relay:
         if last.worker != first.worker or num_sent > _MAX_SENT or is_too_late:
             raise WorkerDied(
                 f"the worker of `{self._call.spec.name}` went away before it accepted the request, and again when it "
-                f"was repeated: {last}",
+                f"was repeated: {_clause(str(last))}. {_ASK_AGAIN}",
                 retry_after_s=2.0,
             )
         _log.info(
@@ -231,16 +238,18 @@ class Relay:
             timeline.ask(self._clock())
         is_resumed = self._resume_by_s is not None
         num_before = self._account.num_tokens or 0
+        self._took_nothing = True
         async with (
             self._resumed_in_time() as resuming,
             self._supervisor.lease(
                 call.spec,
-                priority=call.priority + is_resumed,  # it had its place already: it goes before its equals
+                priority=call.priority,
                 key_id=call.key_id,
                 prefixes=call.prefixes,
                 keep_alive_s=call.keep_alive_s,
                 request_id=self._account.request_id,
                 weight=call.weight,
+                goes_first=is_resumed,  # it had its place already
                 num_tokens=lambda: self._num_tokens_since(num_before),
             ) as lease,
         ):
@@ -269,6 +278,8 @@ class Relay:
         Its count is of the whole answer, and earlier leases were charged for what they have brought.
         """
         total = self._account.num_tokens
+        if total is None and self._took_nothing:
+            return 0
         return None if total is None else max(0, total - num_before)
 
     async def _exchange(self, lease: Lease, limit: asyncio.Timeout, resuming: asyncio.Timeout) -> web.StreamResponse:
@@ -281,6 +292,7 @@ class Relay:
         except ConnectionError as problem:
             raise NothingReceived(lease.worker, problem, self._clock()) from None
         try:
+            self._took_nothing = False
             self._keep_body()
             resuming.reschedule(None)
             self._resume_by_s = None
@@ -300,6 +312,9 @@ class Relay:
             limit.reschedule(None)  # it is complete: nothing may take it back
             worker_reply.release()
             return await answer.close()
+        except WorkerRefused:
+            self._took_nothing = True
+            raise
         finally:
             worker_reply.close()  # tells the worker to stop at once, if it was not released
 
@@ -330,7 +345,7 @@ class Relay:
             raise Lost(WorkerRefused(given_up.error), may_go_on=True) from None
         except ConnectionCut:
             pass  # the same as a body that ends too early
-        if answer.error is not None:
+        if answer.error is not None and not gives_up(answer.error):
             raise WorkerRefused(answer.error)
         raise await self._explain_death(lease)
 
@@ -339,10 +354,10 @@ class Relay:
             return Lost(ShuttingDown("the server is stopping; the answer was cut off"), may_go_on=False)
         name = self._call.spec.name
         exit_ = await self._last_exit(lease.worker)
-        cause = "" if exit_ is None else f": {exit_.detail}"
+        cause = "" if exit_ is None else f": {_clause(exit_.detail)}"
         has_started = self._account.first_byte_at_s is not None
         what = "in the middle of this answer" if has_started else "before it had an answer"
-        died = WorkerDied(f"the worker of `{name}` ended {what}{cause}", retry_after_s=2.0)
+        died = WorkerDied(f"the worker of `{name}` ended {what}{cause}. {_ASK_AGAIN}", retry_after_s=2.0)
         # One that was stopped although it had work was stopped on purpose: nobody wants it to be loaded again for that.
         return Lost(died, may_go_on=exit_ is None or exit_.reason is not ExitReason.STOPPED)
 
@@ -354,7 +369,7 @@ class Relay:
             if view is None:
                 return None
             if all(resident.worker != worker for resident in view.residents):
-                return view.last_exit
+                return view.last_exit if view.last_to_exit in (worker, None) else None
             await asyncio.sleep(0.02)
         return None
 
@@ -371,3 +386,8 @@ def _client_content_type(worker_reply: WorkerReply) -> str:
     if worker_reply.status != 200 or kind != FRAMES_CONTENT_TYPE or not shown:
         raise BrokenReply(f"the worker answered with HTTP {worker_reply.status} and {kind}, not with a framed reply")
     return shown
+
+
+def _clause(text: str) -> str:
+    """Return `text` without the full stop that our own sentence will set."""
+    return text.strip().removesuffix(".")

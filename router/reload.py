@@ -24,6 +24,7 @@ from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
 from router.catalog_files import Locate, examine_text, in_order, load_catalog, named_files
 from router.catalog_problems import ELSEWHERE, CatalogError, Problem, first_problems
+from router.checking import vain_names
 from router.cors import ANY
 from router.errors import ShuttingDown, TooManyRequests
 from router.host_guard import HostGuard, is_loopback
@@ -279,6 +280,8 @@ class Reloader:
         again = ", and sound again" if self.refused is not None else ""
         told = {"reload": "ok"} | reading.diff.to_json()
         logger.info("%s%s: %s", cause, again, reading.diff.describe(), extra={"_fields": told})
+        for where, message in vain_names(reading.catalog, reading.catalog.keys):
+            logger.warning("%s: %s", where, message)
         self._parts.metrics.catalog_reloaded(True)
 
     def _end_task(self, task: asyncio.Task[Any]) -> None:

@@ -126,6 +126,7 @@ class ModelRecord:
     retry_at_s: float = 0.0
     """When BACKOFF or FAILED ends."""
     last_exit: WorkerExit | None = None
+    last_to_exit: WorkerId | None = None
     last_exit_at_s: float = 0.0
     num_starts: int = 0
     wish_at_s: float | None = None
@@ -381,9 +382,8 @@ class ModelRecord:
         if after is not WorkerState.UNLOADED:  # else what another worker of the model has left behind still counts
             self.rest = after
         del self.residents[resident.worker.replica]
-        self.last_exit, self.last_exit_at_s = exit_, now_s
-        if resident.is_evicting:
-            self.turn_ended_s = now_s
+        self.last_exit, self.last_to_exit, self.last_exit_at_s = exit_, resident.worker, now_s
+        self.turn_ended_s = now_s if resident.is_evicting else self.turn_ended_s
 
     def _after_failure(self, exit_: WorkerExit, ready_at_s: float | None, now_s: float) -> WorkerState:
         """Return BACKOFF, FAILED or UNLOADED, with the end of the pause noted, which begins when it was ready."""

@@ -16,6 +16,8 @@ from worker.contract import Header
 
 SHARE_OF_ONE = 0.25
 """The most that one request may have of all that is kept."""
+STEP_BYTES = 48
+"""What a step takes beside its own bytes."""
 MAX_RESUMES_IN_ALL = 100
 """Of one request, whatever it comes to in between."""
 
@@ -62,10 +64,11 @@ class Journal:
         """This worker tells its steps, or not: "" is one whose reply nobody can go on with."""
         self._identity = identity if identity and not self._steps else self._identity
 
-    def add(self, step: bytes) -> None:
-        """The client is told what this step shows."""
-        self._num_in_row = 0
-        if self._is_complete and self._take(len(step) + 1):
+    def add(self, step: bytes, *, is_new: bool = True) -> None:
+        """The client is told what this step shows; `is_new`: more of the answer, and not only how far its prompt is."""
+        if is_new:
+            self._num_in_row = 0
+        if self._is_complete and self._take(len(step) + STEP_BYTES):
             self._steps.append(step)
         else:
             self.forget()

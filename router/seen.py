@@ -11,9 +11,11 @@ from router.services import Services, current_exchange
 
 def usable_models(services: Services) -> CatalogView:
     """Return the models that may be asked, and the names under which."""
-    return CatalogView(services.supervisor.catalog, current_exchange().grant.usable)
+    grant = current_exchange().grant
+    return CatalogView(services.supervisor.catalog, grant.usable, tells_folders=grant.tells_folders)
 
 
 def visible_models(services: Services) -> CatalogView:
     """Return the models whose state may be watched: all of them for those who see the metrics."""
-    return CatalogView(services.supervisor.catalog, current_exchange().grant.visible)
+    grant = current_exchange().grant
+    return CatalogView(services.supervisor.catalog, grant.visible, tells_folders=grant.tells_folders)

@@ -22,7 +22,7 @@ from router.body import BodyMemory
 from router.cache_folder import default_cache_dir
 from router.catalog import Catalog, ModelSpec
 from router.catalog_problems import CatalogError
-from router.checking import problem_of
+from router.checking import problem_of, vain_names
 from router.conversations import Conversations
 from router.cores import count_cores
 from router.cors import Cors
@@ -298,6 +298,8 @@ def _load_keys(catalog: Catalog, settings: RouterSettings) -> KeyRing:
         raise CannotServe(str(problem)) from None
     if keys.is_empty and not is_loopback(settings.host):
         _log.warning("everybody who can reach this address may use, load and unload models: there are no API keys")
+    for where, message in vain_names(catalog, catalog.keys):
+        _log.warning("%s: %s", where, message)
     return keys
 
 

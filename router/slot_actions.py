@@ -12,7 +12,7 @@ from aiohttp import web
 
 from router.api import run_model
 from router.dialects import Dialect
-from router.errors import BadRequest, NotAvailableYet
+from router.errors import BadRequest, BodyTooLarge, NotAvailableYet
 from router.lifecycle import WorkerState
 from router.relay import Call
 from router.routes import Route, Running, Streaming
@@ -20,6 +20,8 @@ from router.services import SERVICES, Services
 
 _ACTIONS = ("save", "restore", "erase")
 _MAX_SLOT = 2**31 - 1
+_MAX_ORDER_BYTES = 64 * 1024
+"""An order names a file at most; it is read while others wait."""
 
 
 async def post_slot(request: web.Request) -> web.StreamResponse:
@@ -37,6 +39,11 @@ async def post_slot(request: web.Request) -> web.StreamResponse:
 def _order(services: Services, slot_id: int, action: str, call: Call) -> None:
     """The call asks a worker for the action alone, whatever else its body says. Raises: RouterError."""
     spec = call.spec
+    if len(call.body) > _MAX_ORDER_BYTES:
+        raise BodyTooLarge(
+            f"the body of this request may have {_MAX_ORDER_BYTES} bytes: it names a file, as in "
+            f'{{"filename": "chat"}}, and nothing else of it is looked at'
+        )
     if action != "erase" and not spec.engine.get("prompt_cache_disk_bytes"):
         raise NotAvailableYet(
             f"nothing of `{spec.name}` is kept on the disk, so its slots cannot be saved or restored: set its "

@@ -134,7 +134,7 @@ def locate_path(reference: PathReference, base_dir: Path) -> Path:
     elif len(parts) == 1:
         reason = f"{path} does not exist"
     else:
-        reason = f"{len(missing)} of the {len(parts)} parts of {path.name} are missing in {path.parent}: " + ", ".join(
+        reason = f"{len(missing)} of the {len(parts)} parts of {path} are missing: " + ", ".join(
             part.name for part in missing
         )
     raise SourceError(reason, is_permanent=True)

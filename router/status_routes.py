@@ -24,7 +24,7 @@ _DEFAULT_LIMIT = 100
 async def get_status(request: web.Request) -> web.StreamResponse:
     """Answer with the server, its models, devices, slots and queue as they are now."""
     grant = current_exchange().grant
-    scene = Scene.of(request.app[SERVICES], grant.visible)
+    scene = Scene.of(request.app[SERVICES], grant.visible, tells_folders=grant.tells_folders)
     is_admin = Scope.ADMIN in grant.scopes
     return json_response(
         {

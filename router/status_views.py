@@ -44,14 +44,17 @@ class Scene:
     """The models that are told of."""
 
     @classmethod
-    def of(cls, services: Services, names: tuple[str, ...] = ()) -> Scene:
+    def of(cls, services: Services, names: tuple[str, ...] = (), *, tells_folders: bool = True) -> Scene:
         """Return how things stand now, for those who may watch the models of `names`; () = everything."""
-        visible = CatalogView(services.supervisor.catalog, names)
+        visible = CatalogView(services.supervisor.catalog, names, tells_folders=tells_folders)
         return cls(services, Look.at(services.supervisor), time.monotonic(), visible)
 
-    def seen_by(self, names: tuple[str, ...]) -> Scene:
+    def seen_by(self, names: tuple[str, ...], *, tells_folders: bool = True) -> Scene:
         """Return the same instant for those who may watch the models of `names`."""
-        return replace(self, visible=CatalogView(self.services.supervisor.catalog, names)) if names else self
+        if tells_folders and not names:
+            return self
+        visible = CatalogView(self.services.supervisor.catalog, names, tells_folders=tells_folders)
+        return replace(self, visible=visible)
 
     def shows(self, model: str) -> bool:
         """Whether the model of this name is told of."""
@@ -127,6 +130,8 @@ def view_model(scene: Scene, spec: ModelSpec) -> dict[str, Any]:
     entry = dict(
         as_seen(scene.visible, spec, model_entry(scene.look, spec, services.started_at, services.kept_entries))
     )
+    if (name := scene.visible.name_of(spec)) != spec.name:
+        entry["usable_as"] = name
     if view is None:
         running = services.remotes.num_running(spec.name) if spec.remote is not None else 0
         return entry | _at_rest(spec, running)

@@ -18,7 +18,8 @@ _MAX_DIGITS = 15
 async def get_stream(request: web.Request) -> web.StreamResponse:
     """Answer with a reply from an offset on, to its end. Raises: NotFound, Gone, BadRequest, TooManyRequests."""
     run, offset = _find(request), _offset(request)
-    current_exchange().reply.headers[OFFSET] = str(max(offset, run.stream.start))  # where to go on, if this fails
+    if offset <= run.stream.end:  # beyond it there is nothing to go on with
+        current_exchange().reply.headers[OFFSET] = str(max(offset, run.stream.start))  # where to go on, if this fails
     return await request.app[KEPT_RUNS].read(request, run, offset)
 
 

@@ -199,12 +199,13 @@ class Supervisor:
         keep_alive_s: float | None = None,
         request_id: str | None = None,
         weight: float = 1.0,
+        goes_first: bool = False,
         num_tokens: Callable[[], int | None] = lambda: None,
     ) -> AsyncIterator[Lease]:
         """Hold a place on a worker of `spec` inside the block; loads the model if need be.
 
         The place is given back however the block is left, and so is the place in the queue. `num_tokens` is asked then,
-        see `LeaseReleased`; for `prefixes`, `keep_alive_s`, `request_id` and `weight` see `LeaseRequested`.
+        see `LeaseReleased`; for everything else see `LeaseRequested`.
 
         Raises: ModelNotFound, ModelUnavailable, ModelTooLarge, TooManyRequests, QueueTimeout, ShuttingDown.
         """
@@ -212,10 +213,8 @@ class Supervisor:
         try:
             if self._machine is not None and not self._fleet.is_resident(spec.name):
                 self._machine.measure()
-            lease_id = ticket.lease_id
-            self._dispatch(
-                LeaseRequested(lease_id, spec.name, priority, key_id, prefixes, keep_alive_s, request_id, weight)
-            )
+            asked = (priority, key_id, prefixes, keep_alive_s, request_id, weight, goes_first)
+            self._dispatch(LeaseRequested(ticket.lease_id, spec.name, *asked))
             lease = ticket.lease(await ticket.granted)
             self._metrics.lease_granted(spec.name, lease.queue_s, lease.load_s, request_id)
             yield lease

@@ -8,11 +8,13 @@ A connection keeps the certificate that it was opened with. When the files canno
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from pathlib import Path
 from typing import NoReturn
 
+from router.own_thread import in_own_thread
 from router.watcher import Sight, look
 
 _log = logging.getLogger(__name__)
@@ -39,19 +41,24 @@ class TlsFiles:
         """
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self.files = tuple(path for path in (certificate, key, client_ca) if path is not None)
+        self._turn = asyncio.Lock()
         self.taken: Sight = look(self.files)
         self.context = self._load()
         """For the next connection."""
 
     async def take_edits(self) -> None:
         """The next connections get what the files hold now; the log tells which, or why the old ones stay."""
+        async with self._turn:
+            try:
+                self.context = await in_own_thread(self._read_again, "certificate")
+            except TlsProblem as problem:
+                _log.error("TLS goes on with the certificate that it had: %s", problem)
+            else:
+                _log.info("TLS: new connections get the certificate that is in %s now", self._certificate)
+
+    def _read_again(self) -> ssl.SSLContext:
         self.taken = look(self.files)
-        try:
-            self.context = self._load()
-        except TlsProblem as problem:
-            _log.error("TLS goes on with the certificate that it had: %s", problem)
-        else:
-            _log.info("TLS: new connections get the certificate that is in %s now", self._certificate)
+        return self._load()
 
     def _load(self) -> ssl.SSLContext:
         for path in self.files:
@@ -98,6 +105,8 @@ def _refuse_password() -> NoReturn:
 
 
 def _check_readable(path: Path) -> None:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would block
+        raise TlsProblem(f"{path} is no regular file; name a file in PEM form in its place")
     try:
         with path.open("rb") as file:
             file.read(1)

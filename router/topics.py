@@ -222,6 +222,12 @@ class Channel:
     """What only administrators may know is told too: whose key a request came with, what is wrong with the file."""
     names: tuple[str, ...] = ()
     """Which models are told of, as keys name them; () = all."""
+    tells_folders: bool = True
+    """Where on the machine files lie is told too."""
+
+    def seen(self, scene: Scene) -> Scene:
+        """Return the same instant for its followers."""
+        return scene.seen_by(self.names, tells_folders=self.tells_folders)
 
 
 class TopicHub:
@@ -249,7 +255,13 @@ class TopicHub:
     def followed(self, services: Services, box: Outbox, topics: Iterable[Topic], grant: Grant) -> Iterator[None]:
         """Inside the block `box` gets what is of `topics`, as far as `grant` goes, and then every change."""
         wanted, is_admin = set(topics), Scope.ADMIN in grant.scopes
-        channels = [Channel(topic, is_admin and topic in _FULLER, grant.visible) for topic in Topic if topic in wanted]
+        channels = [
+            Channel(
+                topic, is_admin and topic in _FULLER, grant.visible, grant.tells_folders or topic is not Topic.MODELS
+            )
+            for topic in Topic
+            if topic in wanted
+        ]
         if not channels:
             yield
             return
@@ -268,7 +280,7 @@ class TopicHub:
         """Yield what is; from now on somebody follows these channels."""
         scene = Scene.of(services)
         for channel in channels:
-            seen = scene.seen_by(channel.names)
+            seen = channel.seen(scene)
             if channel in self._sources:
                 yield from self._sources[channel].now(seen)
             else:
@@ -318,9 +330,9 @@ class TopicHub:
 
     def _look(self, scene: Scene) -> bool:
         """Tell all followers what has changed; return whether work is going on, so that the next look is due soon."""
-        scenes = {names: scene.seen_by(names) for names in {channel.names for channel in self._sources}}
+        scenes = {(one.names, one.tells_folders): one.seen(scene) for one in self._sources}
         for channel, source in self._sources.items():
-            pieces = list(source.changes(scenes[channel.names]))
+            pieces = list(source.changes(scenes[channel.names, channel.tells_folders]))
             for box in [box for box, channels in self._followers.items() if channel in channels] if pieces else ():
                 for piece in pieces:
                     box.push(piece.event, state_of=piece.state_of)

@@ -1,7 +1,7 @@
 """The line of requests that wait for one model, and who of them comes next.
 
-Owns the order: priority, then the tokens that a key has had by its weight (`fair_share.py`), then how few of its
-requests run, then age. Must not know what they wait for, nor read a clock.
+Owns the order: priority, then whoever had a place already, then the tokens that a key has had by its weight
+(`fair_share.py`), then how few of its requests run, then age. Must not know what they wait for, nor read a clock.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Waiter:
     """What the log calls it; None = it has no name."""
     weight: float = 1.0
     """Of its key: how many times the tokens of one of weight 1 it is to get."""
+    goes_first: bool = False
+    """It comes before all others of its priority, whatever its key has had."""
 
 
 class WaitingLine:
@@ -84,7 +86,15 @@ class WaitingLine:
         Raises: ValueError when nobody waits.
         """
         # min() keeps the first of equals, and the line is in order of arrival: age needs no field here.
-        chosen = min(self, key=lambda waiter: (-waiter.priority, self._used(waiter), num_leases.get(waiter.key_id, 0)))
+        chosen = min(
+            self,
+            key=lambda waiter: (
+                -waiter.priority,
+                not waiter.goes_first,
+                self._used(waiter),
+                num_leases.get(waiter.key_id, 0),
+            ),
+        )
         share = self._shares[chosen.priority]
         share.charge(chosen.lease_id, chosen.key_id, chosen.weight)
         share.leave(chosen.key_id)

@@ -23,8 +23,8 @@ PACKAGES = ("router", "worker")
 ROUTER_LAYERS = {
     0: """
         answer_limits api_keys catalog catalog_problems cors device doctor errors events file_names
-        importing missing_names name_patterns references router settings tensor_sums version yaml_lines
-        metrics.families metrics.page router.fetch router.fetch.protocol
+        folder_names importing missing_names name_patterns references router settings tensor_sums
+        version yaml_lines metrics.families metrics.page router.fetch router.fetch.protocol
     """,
     1: """
         account anthropic_models api_page catalog_diff catalog_inner_keys catalog_keys catalog_kinds

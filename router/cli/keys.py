@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 
 import click
 import yaml
@@ -31,7 +32,8 @@ def keys() -> None:
 def new(id_: str, as_json: bool) -> None:
     """Make a random key, and print what to write into the configuration.
 
-    The key is printed this once and kept nowhere: the configuration gets its SHA-256 sum.
+    The key is printed this once and kept nowhere: the configuration gets its SHA-256 sum. The first line of the output
+    is the key; where the output is no terminal, it is all of it, and the rest goes to the standard error.
     """
     if (problem := name_problem(id_)) is not None:
         raise click.BadParameter(problem, param_hint="--id")
@@ -40,7 +42,8 @@ def new(id_: str, as_json: bool) -> None:
     if as_json:
         print_json({"id": id_, "key": key, "sha256": digest})
         return
-    click.echo(f"{key}\n")
-    click.echo("This is the key, for its user; it is not shown again. In models.yaml:\n")
-    click.echo(yaml.safe_dump({"keys": {id_: {"sha256": digest}}}, width=1000, allow_unicode=True))
-    click.echo(f"Or as a line of a key file (--api-key-file, or `file:` of a key):\n\nsha256:{digest}")
+    is_piped = not sys.stdout.isatty()  # then what reads it wants the key alone
+    click.echo(key)
+    click.echo("\nThis is the key, for its user; it is not shown again. In models.yaml:\n", err=is_piped)
+    click.echo(yaml.safe_dump({"keys": {id_: {"sha256": digest}}}, width=1000, allow_unicode=True), err=is_piped)
+    click.echo(f"Or as a line of a key file (--api-key-file, or `file:` of a key):\n\nsha256:{digest}", err=is_piped)

@@ -49,7 +49,7 @@ def model_table(picture: Picture, models: Iterable[Mapping[str, Any]]) -> Table:
     """Return a row for each of `models`."""
     rows = [
         (
-            str(model["id"]),
+            str(model.get("usable_as") or model["id"]),
             _state(model),
             _devices(model.get("devices")),
             _slots(picture, model),

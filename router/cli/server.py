@@ -19,7 +19,8 @@ from router.cli.formats import as_commands
 from router.cli.output import Command, CommandFailed, ExitCode
 from router.cli.shapes import no_corral
 from router.cli.stream_lines import split_lines
-from router.cli.transport import CA_VARIABLE, make_client
+from router.cli.transport import CA_VARIABLE, CERT_VARIABLE, make_client
+from router.cli.transport import KEY_VARIABLE as CERT_KEY_VARIABLE
 from router.listen import UNIX, admin_path
 
 if TYPE_CHECKING:
@@ -193,8 +194,7 @@ class Server:
             text = f"the answer of {self.url} cannot be read: {error}; does something between change it?"
             raise CommandFailed(text, ExitCode.NO_SERVER) from None
         except httpx.TransportError as error:
-            text = f"the connection to {self.url} broke: {error or type(error).__name__}; is the server still there?"
-            raise CommandFailed(text, ExitCode.NO_SERVER) from None
+            raise CommandFailed(_dropped(self.url, str(error) or type(error).__name__), ExitCode.NO_SERVER) from None
         except _NoJson:
             raise no_corral(self.url, "it sent something else than JSON") from None
         except UnicodeEncodeError as error:  # bytes of an argument that are no text
@@ -310,14 +310,25 @@ def _nobody_there(url: str, why: str) -> str:
     """Return why there is no connection: most often because there is no server."""
     if "CERTIFICATE" in why:
         return (
-            f"the certificate of {url} cannot be verified ({why}). If it is signed by an authority of your own, name "
-            f"the file with its certificate in {CA_VARIABLE} (or SSL_CERT_FILE)"
+            f"the certificate of {url} cannot be verified ({why}). If it is self-signed or of an authority of "
+            f"your own, name the file with its certificate in {CA_VARIABLE} (or SSL_CERT_FILE)"
         )
     told = "" if "refused" in why or not why else f" ({why})"
     return (
         f"no server answers at {url}{told}. Start one with `corral serve`, or say where it is: "
         f"{URL_VARIABLE}=http://HOST:PORT or --url"
     )
+
+
+def _dropped(url: str, why: str) -> str:
+    """Return what a connection that the server has closed may mean: at a server with TLS, most often one of two."""
+    text = f"the connection to {url} broke: {why.strip().removesuffix('.')}; is the server still there?"
+    if url.startswith("https:"):
+        text += f" If it asks for a client's certificate: name yours in {CERT_VARIABLE} and {CERT_KEY_VARIABLE}"
+    elif url.startswith("http:"):
+        text += f" If it speaks TLS, say so: {URL_VARIABLE}=https://… (and {CERT_VARIABLE} and {CERT_KEY_VARIABLE}"
+        text += " if it asks for a client's certificate)"
+    return text
 
 
 def default_url() -> str:

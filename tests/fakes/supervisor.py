@@ -158,6 +158,8 @@ class FakeSupervisor:
     """Set when a request waits for a lease."""
     num_leases: int = 0
     granted: list[tuple[str, int, str | None]] = field(default_factory=list)
+    going_first: list[bool] = field(default_factory=list)
+    """Of each lease that was granted: whether it comes before its equals."""
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     """Of each lease that was granted."""
     shares: list[tuple[str | None, float, int | None]] = field(default_factory=list)
@@ -196,6 +198,7 @@ class FakeSupervisor:
         keep_alive_s: float | None = None,
         request_id: str | None = None,
         weight: float = 1.0,
+        goes_first: bool = False,
         num_tokens: Callable[[], int | None] = lambda: None,
     ) -> AsyncIterator[FakeLease]:
         self.num_leases += 1
@@ -207,6 +210,7 @@ class FakeSupervisor:
                 raise self.refusal
             self.granted.append((spec.name, priority, key_id))
             self.prefixes.append(prefixes)
+            self.going_first.append(goes_first)
             self.keep_alives.append(keep_alive_s)
             path = self.sockets[0] if len(self.sockets) == 1 else self.sockets.pop(0)
             session = WorkerSession(path)

@@ -272,8 +272,6 @@ class Books:
                 if process.is_ready and process.reserved.keys() == {"CPU"}:
                     process.reserved = {"CPU": footprint.cpu_bytes}
             case WorkerExited(worker, exit_) if worker in self.processes:
-                for request in self.leases_on(worker):
-                    self.shares.end(request.lease_id, None)
                 del self.processes[worker]
                 if exit_.reason not in (ExitReason.STOPPED, ExitReason.NO_ROOM):
                     self.failed.add(worker.model)

@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
-from router.body import SCAN_INLINE_BYTES, BodyMemory, owned_keys, parse_body
+from router.body import SCAN_INLINE_BYTES, BodyMemory, owned_keys, parse_body, read_body
 from router.catalog import AliasSpec, Limits, RequestRules
 from router.errors import BadRequest, TooManyRequests
 from tests.support.http_side import CHAT, http_side, make_catalog, make_spec
@@ -236,3 +238,13 @@ async def test_lists_and_objects_may_be_200_deep_wherever_they_are() -> None:
     assert await parse_body(body(200))
     with pytest.raises(BadRequest, match="more than 200"):
         await parse_body(body(201))
+
+
+async def test_a_time_out_of_something_else_is_not_called_a_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> bytes:
+        raise TimeoutError("another limit")
+
+    monkeypatch.setattr("router.body._read_body", fail)
+    request = make_mocked_request("POST", "/", app=web.Application())
+    with BodyMemory(10).share() as share, pytest.raises(TimeoutError, match="another limit"):
+        await read_body(request, 10, share)

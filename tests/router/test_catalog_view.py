@@ -116,3 +116,17 @@ def test_sentences_do_not_name_models_of_others() -> None:
 
 def test_names_that_open_nothing_are_found() -> None:
     assert unmatched(CATALOG, ("small", "tem-*", "gpt", "claude-9", "team-*", "Small")) == [1, 5]
+
+
+def test_a_model_is_shown_under_a_name_that_may_be_used() -> None:
+    spec = CATALOG.models["small"]
+    assert [view(*names).name_of(spec) for names in ((), ("small",), ("gpt",))] == ["small", "small", "gpt"]
+    assert view("claude-3").name_of(CATALOG.models["team-a"]) == "claude-3"
+
+
+def test_who_may_use_some_models_gets_no_advice_for_operators() -> None:
+    with pytest.raises(ModelNotFound) as restricted:
+        view("small").resolve("nobody")
+    with pytest.raises(ModelNotFound) as whole:
+        view().resolve("nobody")
+    assert ("aliases" in str(restricted.value), "aliases" in str(whole.value)) == (False, True)

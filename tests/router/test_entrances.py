@@ -24,7 +24,7 @@ from router.auth import KeyProblem, Scope
 from router.dialects import Dialect
 from router.entrances import Addresses, listening, open_addresses, usual_limit
 from router.listen import CannotListen
-from router.open_connections import CONNECTIONS
+from router.open_connections import CONNECTIONS, OpenConnections
 from router.reload import read_keys
 from router.settings import RouterSettings
 from router.stopping import Signals
@@ -273,3 +273,23 @@ async def test_server_without_descriptors_says_so_once_and_goes_on_when_there_ar
 )
 def test_usual_limit_leaves_descriptors_for_the_rest(max_files: int, limit: int) -> None:
     assert usual_limit(max_files) == limit
+
+
+def test_operators_socket_is_not_left_behind_when_the_port_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = RouterSettings(host="127.0.0.1", port=taken.getsockname()[1], admin_socket=str(path))
+        with pytest.raises(CannotListen, match="in use"):
+            open_addresses(settings, [])
+    assert not list(tmp_path.iterdir())
+
+
+async def test_the_end_of_a_look_at_late_requests_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise RuntimeError("broken look")
+
+    monkeypatch.setattr(OpenConnections, "run", fail)
+    async with running():
+        await until(lambda: "late requests failed" in caplog.text, what="the fault in the log")

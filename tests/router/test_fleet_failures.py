@@ -313,3 +313,15 @@ def test_a_worker_that_is_ready_twice_is_ready_once() -> None:
     assert fleet.handle(WorkerStarted(A1), 2.0) == []
     assert fleet.handle(WorkerReady(A1, 1), 2.0) == []
     assert fleet.snapshot(2.0).models["a"].residents[0].since_s == 0.0
+
+
+def test_what_a_request_took_is_told_after_the_end_of_its_worker() -> None:
+    fleet = make_fleet("a")
+    ask(fleet, 1, "a", 0.0)
+    ready(fleet, A1, 1.0)
+    line = fleet._ledger.records["a"].line
+    exits(fleet, A1, 2.0, CRASH)
+    assert line.granted == {LeaseId(1)}, "what it took is not known yet"
+    release(fleet, 1, 3.0)
+    assert not line.granted
+    fleet.check_integrity()

@@ -164,3 +164,11 @@ async def test_pings_are_bytes_of_the_reply_like_any_other() -> None:
         _, rest = await read_on(side, len(got))
         assert (got + rest).startswith(b": ping\n\n")
         assert (got + rest).replace(b": ping\n\n", b"") == ALL
+
+
+async def test_offset_beyond_the_end_is_refused_without_telling_where_to_go_on() -> None:
+    async with left() as (side, talk, _):
+        talk.may_go_on.set()
+        await until(lambda: store_of(side).counts()["finished"] == 1)
+        refused = await side.client.get(f"/v1/streams/{ID}?from={len(ALL) + 1}")
+        assert (refused.status, OFFSET in refused.headers) == (400, False)

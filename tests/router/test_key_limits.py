@@ -82,7 +82,7 @@ async def test_too_many_requests_are_refused_in_the_dialects_own_form(path: str,
             assert (body["type"], error["type"]) == ("error", "rate_limit_error")
             assert reply.headers["anthropic-ratelimit-requests-remaining"] == "0"
         case "llama":
-            assert error["code"] == 429
+            assert (error["type"], error["code"]) == ("rate_limit_error", 429)
     if kind != "anthropic":
         assert reply.headers["x-ratelimit-remaining-requests"] == "0"
 

@@ -228,7 +228,8 @@ async def test_withdrawn_right_holds_for_the_next_request_and_ends_streams() -> 
         services = side.client.app[SERVICES]
         body = {"model": "small", "messages": []}
         assert (await side.client.post(CHAT, json=body, headers=as_("user"))).status == 200
-        before = services.keys.check(as_("user"))
+        before = services.keys.find(as_("user"))
+        assert before is not None
         services.keys.adopt(ring_of(models=("zebra-big",)))
         assert (await side.client.post(CHAT, json=body, headers=as_("user"))).status == 404
         assert not services.keys.still_grants(before), "what it follows tells of `small`"

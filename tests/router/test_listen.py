@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from router.listen import CannotListen, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
+from router.listen import CannotListen, bind_admin, bind_sockets, most_exposed, passed_sockets, reach_of, url_of
 
 
 def test_port_zero_is_a_free_port_that_the_url_tells() -> None:
@@ -131,3 +132,12 @@ def test_exposed_one_of_several_sockets_decides_what_is_asked_of_keys() -> None:
 def test_a_count_of_sockets_that_none_can_be_is_refused_in_words() -> None:
     with pytest.raises(CannotListen, match=r"LISTEN_FDS=9{40}… is no number of sockets"):
         passed_sockets({"LISTEN_FDS": "9" * 5000, "LISTEN_PID": str(os.getpid())})
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as left:
+        left.bind(str(tmp_path / f"admin.sock.{os.getpid()}"))
+    (sock,) = bind_admin(str(path))
+    sock.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["admin.sock"]

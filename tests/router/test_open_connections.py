@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from router.open_connections import Connection, OpenConnections
+from router.open_connections import Connection, OpenConnections, _forget_garbage
 
 
 class Transport:
@@ -239,3 +241,20 @@ def test_silent_client_that_has_taken_all_of_its_reply_stays() -> None:
         clients.group.close_stalled()
         clients.now_s += 100.0
     assert not transport.is_closed
+
+
+class Real(asyncio.Transport):
+    """As much of one as aiohttp needs."""
+
+    def close(self) -> None: ...
+
+
+async def test_the_installed_aiohttp_keeps_garbage_where_it_is_looked_for() -> None:
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response()
+
+    handler = web.Server(answer)()
+    handler.connection_made(Real())
+    handler.data_received(b"\x00 this is no HTTP\r\n\r\n")
+    assert _forget_garbage(handler), "what it is called has changed"
+    handler.connection_lost(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 import zlib
@@ -12,6 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.app import all_routes
+from router.auth import Grant, KeyRing, Scope
+from router.errors import ModelUnavailable
 from router.events import ExitReason, WorkerExit, WorkerId
 from router.fetch.protocol import FetchProgress
 from router.lifecycle import WorkerState
@@ -213,3 +216,26 @@ async def test_start_page_names_the_routes_and_no_model() -> None:
         assert shown <= set(re.findall(r"/[^\s,]*", text)), "it lists all of them, as answers to wrong addresses say"
         assert "GET   /props" in text
         assert "smol" not in text
+
+
+async def test_where_files_lie_is_told_to_administrators_alone_where_there_are_keys() -> None:
+    catalog = make_catalog(make_spec("lost", problem="/nowhere/deep/x.gguf does not exist"))
+    root, user = {"x-api-key": "root"}, {"x-api-key": "user"}
+    ring = KeyRing(
+        [
+            (hashlib.sha256(b"root").digest(), Grant("root", frozenset({Scope.ADMIN}))),
+            (hashlib.sha256(b"user").digest(), Grant("user", frozenset({Scope.INFERENCE}))),
+        ]
+    )
+    async with http_side(catalog, ring=ring) as side:
+        health = await (await side.client.get("/health?model=lost")).json()
+        assert health["reason"] == "x.gguf does not exist"
+        for path in ("/v1/models", "/models", "/status"):
+            told = await (await side.client.get(path, headers=user)).text()
+            assert ("x.gguf does not exist" in told, "nowhere" in told) == (True, False), path
+            assert "/nowhere/deep/x.gguf" in await (await side.client.get(path, headers=root)).text(), path
+        side.supervisor.refusal = ModelUnavailable("cannot be loaded: /nowhere/deep/x.gguf is gone.")
+        refused = await side.client.post(CHAT, json={"model": "lost", "messages": []}, headers=user)
+        assert (refused.status, "nowhere" in await refused.text()) == (503, False)
+    async with http_side(catalog) as side:
+        assert (await get_json(side, "/health?model=lost", 503))["reason"] == "/nowhere/deep/x.gguf does not exist"

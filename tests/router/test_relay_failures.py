@@ -209,6 +209,7 @@ async def test_request_that_kills_every_worker_that_accepts_it_is_not_sent_for_e
         assert reply.status == 503
         error = (await reply.json())["error"]
         assert (error["code"], "before it had an answer" in error["message"]) == ("worker_died", True)
+        assert error["message"].endswith(". Please ask again.")
         assert len(side.worker.received) == len(side.supervisor.granted) == 3
 
 

@@ -14,7 +14,7 @@ import pytest
 from router.auth import Grant, KeyRing, Scope
 from router.catalog import Limits
 from router.errors import ModelUnavailable, TooManyRequests
-from router.events import ExitReason, WorkerExit
+from router.events import ExitReason, WorkerExit, WorkerId
 from router.worker_session import MAX_HEAD_BYTES
 from tests.fakes.supervisor import EVENTS, Received, Script, Sender, make_view
 from tests.router.test_relay_failures import events_of
@@ -202,7 +202,7 @@ async def test_a_worker_that_cannot_go_on_with_it_ends_the_stream_with_its_reaso
         assert last["error"]["code"] == "cannot_resume"
 
 
-@pytest.mark.parametrize(("max_bytes", "is_enough"), [(0, False), (200, False), (1000, False), (2000, True)])
+@pytest.mark.parametrize(("max_bytes", "is_enough"), [(0, False), (200, False), (1000, False), (4000, True)])
 async def test_more_than_the_memory_for_it_is_not_kept_and_the_answer_ends_with_the_cause(
     max_bytes: int, is_enough: bool
 ) -> None:
@@ -267,7 +267,8 @@ async def test_an_answer_that_finds_no_place_in_time_ends_with_the_limit_s_name(
 async def test_it_goes_before_its_equals_in_the_line() -> None:
     async with http_side() as side:
         await stream_of(side, dying(1))
-        assert [priority for _, priority, _ in side.supervisor.granted] == [0, 1]
+        assert [priority for _, priority, _ in side.supervisor.granted] == [0, 0], "it is charged where it belongs"
+        assert side.supervisor.going_first == [False, True]
 
 
 async def test_whoever_may_have_killed_two_workers_goes_on_alone() -> None:
@@ -335,3 +336,53 @@ async def test_a_key_is_charged_once_for_each_token_however_many_workers_it_take
         reply = await side.client.post(CHAT, json=STREAM, headers={"Authorization": "Bearer one"})
         assert events_of(await reply.text()) == whole(0, 1, 2, 3)
         assert [tokens for _, _, tokens in side.supervisor.shares] == [2, 0, 1, 1]
+
+
+async def test_a_request_that_came_to_nothing_is_charged_nothing() -> None:
+    async def refuse(received: Received, sender: Sender) -> None:
+        await sender.error(ErrorPayload(400, "bad", "No."))
+        await sender.end("error")
+
+    async def cut(received: Received, sender: Sender) -> None:
+        side.worker.script = refuse
+        sender.cut()
+
+    async with http_side() as side:
+        side.worker.script = cut
+        await (await side.client.post(CHAT, json=STREAM)).read()
+        assert [tokens for _, _, tokens in side.supervisor.shares] == [0, 0]
+
+
+async def test_how_far_a_prompt_is_counts_as_nothing_new() -> None:
+    """Else a request that kills its worker in its prompt could go on killing workers."""
+
+    async def die_in_the_prompt(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE], sender.headers[Header.RESUME] = EVENTS, "m1"
+        progress = b'[{"choice":0,"progress":{"total_tokens":9}}]'
+        await sender.raw(encode_frame(FrameType.DATA, b"data: 0\n\n") + encode_frame(FrameType.RESUME, progress))
+        sender.cut()
+
+    async with http_side() as side:
+        *_, last = await stream_of(side, die_in_the_prompt)
+        assert last["error"]["code"] == "worker_died"
+        assert len(side.worker.received) == 3
+
+
+async def test_the_exit_of_another_replica_does_not_decide_whether_an_answer_goes_on() -> None:
+    async with http_side() as side:
+        exit_ = WorkerExit(ExitReason.STOPPED, "unloaded by request", 0)
+        other = WorkerId("smol", 1, 7)
+        side.supervisor.views["smol"] = replace(make_view("smol", last_exit=exit_), last_to_exit=other)
+        assert await stream_of(side, dying(1)) == whole(0, 1, 2, 3)
+
+
+async def test_an_engine_that_gives_up_and_is_cut_off_before_it_ends_its_reply_counts_as_lost() -> None:
+    async def give_up(received: Received, sender: Sender) -> None:
+        sender.headers[Header.CONTENT_TYPE], sender.headers[Header.RESUME] = EVENTS, "m1"
+        await sender.raw(step(0))
+        side.worker.script = dying()
+        await sender.error(ErrorPayload(503, "engine_stopped", "gone", None, 1.0))
+        sender.cut()
+
+    async with http_side() as side:
+        assert await stream_of(side, give_up) == whole(0, 1, 2, 3)

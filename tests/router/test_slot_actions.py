@@ -115,3 +115,10 @@ async def test_a_page_or_a_body_that_is_no_json_is_refused() -> None:
             async with side.client.post("/slots/0?action=erase&model=kept", data=data, headers=headers) as reply:
                 assert reply.status == status
         assert side.worker.received == []
+
+
+async def test_a_body_longer_than_any_order_is_refused_unread() -> None:
+    async with http_side(catalog()) as side:
+        status, answer = await ask(side, "/slots/0?action=restore", {"model": "kept", "filename": "x" * 70_000})
+        assert status == 413, answer
+        assert not side.worker.received

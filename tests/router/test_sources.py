@@ -81,7 +81,7 @@ def test_a_path_is_found_from_the_configurations_folder_or_home(
         ("folder", "folder is a folder, not a model file"),
         ("~nobody-of-this-name/m.gguf", "~nobody-of-this-name/m.gguf: "),
         ("s-00002-of-00003.gguf", "name the first part, s-00001-of-00003.gguf"),
-        ("s-00001-of-00003.gguf", "2 of the 3 parts of s-00001-of-00003.gguf are missing in"),
+        ("s-00001-of-00003.gguf", "s-00001-of-00003.gguf are missing: "),
         ("s-00001-of-00003.gguf", "s-00002-of-00003.gguf, s-00003-of-00003.gguf"),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,24 @@ def test_key_without_a_certificate_is_a_mistake(made: Certificates) -> None:
     assert read_tls(RouterSettings()) is None
     with pytest.raises(TlsProblem, match="CORRAL_TLS_KEY is set and CORRAL_TLS_CERT is not"):
         read_tls(RouterSettings(tls_key=made.issue()[1]))
+
+
+def test_a_pipe_in_the_place_of_a_certificate_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.pem"
+    os.mkfifo(pipe)
+    with pytest.raises(TlsProblem, match=r"pipe\.pem is no regular file"):
+        TlsFiles(pipe)
+
+
+async def test_files_are_read_again_in_a_thread(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = TlsFiles(*made.issue())
+    threads: list[int] = []
+
+    def note(_: object) -> dict[Path, str]:
+        threads.append(threading.get_ident())
+        return {}
+
+    monkeypatch.setattr("router.tls.look", note)
+    await files.take_edits()
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]

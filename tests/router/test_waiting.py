@@ -171,3 +171,13 @@ def test_nobody_comes_next_in_an_empty_line() -> None:
     assert line.max_priority == 0
     with pytest.raises(ValueError, match="empty"):
         line.pop_next({})
+
+
+def test_whoever_goes_first_does_so_among_its_equals_alone_and_is_charged_there() -> None:
+    line = WaitingLine()
+    line.join(Waiter(LeaseId(1), 0, "busy", 0.0))
+    line.settle(line.pop_next({}).lease_id, 1000)
+    line.join(Waiter(LeaseId(2), 0, "new", 1.0))
+    line.join(Waiter(LeaseId(3), 1, "new", 2.0))
+    line.join(Waiter(LeaseId(4), 0, "busy", 3.0, goes_first=True))
+    assert [line.pop_next({}).lease_id for _ in range(3)] == [3, 4, 2]

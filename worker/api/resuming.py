@@ -10,11 +10,13 @@ form of a frame's payload, and what of an answer the engine is to go on from. Mu
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from worker.api.logprobs import LEAST
 from worker.engine.request import (
     Earlier,
     FinishReason,
@@ -54,10 +56,20 @@ def _told(index: int, output: Output, generation_s: float | None) -> dict[str, A
     if output.progress is not None:
         told["progress"] = dataclasses.asdict(output.progress)
     if output.picks:
-        told["picks"] = [(one.token, one.logprob, one.top, one.is_last) for one in output.picks]
+        told["picks"] = [_told_pick(one) for one in output.picks]
     if output.sampler_state:
         told["sampler_state"] = output.sampler_state
     return told
+
+
+def _told_pick(pick: Pick) -> tuple[object, ...]:
+    """Return it without numbers that JSON lacks: what is shown of them is `LEAST`, too."""
+    logprob = None if pick.logprob is None else _shown(pick.logprob)
+    return pick.token, logprob, [(token, _shown(value)) for token, value in pick.top], pick.is_last
+
+
+def _shown(logprob: float) -> float:
+    return LEAST if math.isnan(logprob) else max(logprob, LEAST)
 
 
 def read_steps(lines: bytes, *, num_choices: int, num_vocab: int) -> list[list[tuple[int, Output, float | None]]]:

@@ -95,6 +95,8 @@ class Reply:
         """When the first token of a choice came."""
         self._num_known = [0] * len(self._choices)
         """Tokens of choices that come once more although they have been taken."""
+        self._known_progress: dict[int, int] = {}
+        """Tokens of prompts that the client was told to be computed."""
         self._unrecorded: list[tuple[int, Output]] = []
         self._is_recorded = not earlier
         """False = with its next token, so that the router knows that this one comes on."""
@@ -137,6 +139,8 @@ class Reply:
         for step in read_steps(self._earlier, num_choices=len(self._choices), num_vocab=self._num_vocab):
             for index, output, generation_s in step:
                 so_far[index].add(output, generation_s)
+                if output.progress is not None:
+                    self._known_progress[index] = output.progress.processed_tokens
                 self._show(self._choices[index], output)  # the client has it
         self._earlier = b""
         for index, one in enumerate(so_far):
@@ -162,17 +166,17 @@ class Reply:
                 raise RequestError(f"This request is impossible for the model: {error}.") from error
 
     def _unknown(self, outputs: list[tuple[int, Output]]) -> list[tuple[int, Output]]:
-        """Return the outputs without those tokens that the lost worker had told already."""
-        if not any(self._num_known):
+        """Return the outputs without what the lost worker had told already: tokens, and how far a prompt was."""
+        if not self._known_progress and not any(self._num_known):
             return outputs
         left: list[tuple[int, Output]] = []
         for index, output in outputs:
             num = min(self._num_known[index], len(output.tokens))
             self._num_known[index] -= num
-            rest = output
-            if num:
-                rest = replace(output, tokens=output.tokens[num:], picks=output.picks[num:], progress=None)
-            if rest.tokens or rest.finish is not None:
+            rest = replace(output, tokens=output.tokens[num:], picks=output.picks[num:]) if num else output
+            if rest.progress is not None and rest.progress.processed_tokens <= self._known_progress.get(index, -1):
+                rest = replace(rest, progress=None)
+            if rest is output or rest.tokens or rest.progress is not None or rest.finish is not None:
                 left.append((index, rest))
         return left
 

@@ -238,3 +238,9 @@ def test_a_change_that_is_none_has_no_line() -> None:
     line = change_line(None, Event("model", model("a")), at)
     assert line == "2026-01-02T03:04:05+00:00 a ready"
     assert change_line("a ready", Event("model", model("a", queue_length=2)), at) is None
+
+
+def test_a_model_whose_own_name_may_not_be_used_is_shown_under_one_that_may() -> None:
+    told = status()
+    told["models"][0]["usable_as"] = "alias-of-it"
+    assert any(line.startswith("alias-of-it") for line in plain(told, all_models=True))

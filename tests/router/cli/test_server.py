@@ -6,11 +6,12 @@ import contextlib
 import socket
 import threading
 
+import httpx
 import pytest
 
 from router.cli.live import follow
 from router.cli.output import CommandFailed, ExitCode
-from router.cli.server import Event, Refused, open_server, read_events, refusal_of
+from router.cli.server import Event, Refused, Server, open_server, read_events, refusal_of
 from tests.fakes.corral_http import FakeCorral, Reply, as_events, as_json, as_text, refusal
 from tests.support.self_signed import self_signed_server
 
@@ -242,3 +243,22 @@ def test_a_stream_is_read_as_the_standard_has_it() -> None:
         "",
     ]
     assert list(read_events(iter([*lines, "data: 3", ""]))) == [Event("message", 1), Event("x", [2])]
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://127.0.0.1:1", ("https://", "CORRAL_TLS_CLIENT_CERT", "CORRAL_TLS_CLIENT_KEY")),
+        ("https://127.0.0.1:1", ("CORRAL_TLS_CLIENT_CERT", "CORRAL_TLS_CLIENT_KEY")),
+    ],
+)
+def test_connection_that_is_closed_at_once_tells_what_to_set(url: str, named: tuple[str, ...]) -> None:
+    def drop(request: httpx.Request) -> httpx.Response:
+        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+    client = httpx.Client(base_url=url, transport=httpx.MockTransport(drop))
+    with Server(url, client) as server, pytest.raises(CommandFailed) as failed:
+        server.get("/status")
+    text = str(failed.value)
+    assert all(word in text for word in named)
+    assert ".;" not in text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +14,16 @@ from typing import Any
 import pytest
 
 from tests.fakes.engine import FakeEngine, Script, make_facts
+from tests.fakes.reply import settle
 from tests.support.held_answers import HERMES, SpeakingVocabulary
 from tests.worker.api.test_openai_chat import CHATML, template
+from worker.api.logprobs import LEAST
+from worker.api.resuming import read_steps, record_of
 from worker.api.served import Envelope, Job, ServedModel
 from worker.api.stream import Reply
 from worker.app import ROUTES
 from worker.contract import Frame, FrameDecoder, FrameType
-from worker.engine.request import FinishReason, RequestTimings
+from worker.engine.request import FinishReason, Output, Pick, PrefillProgress, RequestId, RequestTimings
 from worker.errors import CannotResume
 
 READ = {route.path: route.read for route in ROUTES}
@@ -204,3 +209,25 @@ async def test_what_is_no_record_of_such_a_reply_never_reaches_the_engine(lines:
     with pytest.raises(CannotResume):
         await reply(lambda: engine, *CASES["chat"][:2], lines)
     assert engine.submitted == []
+
+
+async def test_how_far_a_prompt_is_never_goes_back() -> None:
+    path, body, _ = CASES["chat"]
+    engine = scripted("ab")()
+    steps = b'[{"choice":0,"progress":{"total_tokens":9,"cached_tokens":0,"processed_tokens":6,"elapsed_s":1.0}}]\n'
+    engine.answers.clear()
+    told = asyncio.create_task(reply(lambda: engine, path, body | {"return_progress": True}, steps))
+    await engine.submissions(1)
+    for processed in (3, 6, 9):
+        engine.step({1: b""}, progress=PrefillProgress(9, 0, processed, 2.0))
+        await settle()
+    engine.step({1: b"a"}, finish=FinishReason.STOP)
+    shown = [json.loads(line[6:]) for line in (await told).data().decode().split("\n\n") if line.startswith("data: {")]
+    assert [one["prompt_progress"]["processed"] for one in shown if "prompt_progress" in one] == [9]
+
+
+async def test_log_probabilities_that_json_lacks_are_told_as_the_least_there_is() -> None:
+    picks = (Pick(97, -math.inf, ((97, -math.inf), (98, math.nan))),)
+    output = Output(RequestId(1), (97,), picks=picks)
+    (((_, read, _),),) = read_steps(record_of([(0, output)], {}) + b"\n", num_choices=1, num_vocab=200)
+    assert read.picks == (Pick(97, LEAST, ((97, LEAST), (98, LEAST))),)
