@@ -86,15 +86,11 @@ class WaitingLine:
         Raises: ValueError when nobody waits.
         """
         # min() keeps the first of equals, and the line is in order of arrival: age needs no field here.
-        chosen = min(
-            self,
-            key=lambda waiter: (
-                -waiter.priority,
-                not waiter.goes_first,
-                self._used(waiter),
-                num_leases.get(waiter.key_id, 0),
-            ),
-        )
+        def place(waiter: Waiter) -> tuple[float, ...]:
+            used = self._used(waiter), num_leases.get(waiter.key_id, 0)
+            return (-waiter.priority, not waiter.goes_first, *used)
+
+        chosen = min(self, key=place)
         share = self._shares[chosen.priority]
         share.charge(chosen.lease_id, chosen.key_id, chosen.weight)
         share.leave(chosen.key_id)
