@@ -23,7 +23,8 @@ LONG = "word " * 200
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     twins = {"replicas": 2}
     models = {"talks": dict(twins), "keyed": twins | {"preload": True}, "fragile": twins | {"preload": True}}
-    async with served(tmp_path_factory.mktemp("replicas"), models) as running:
+    # A stub that is told to die would be told so again, on the other worker.
+    async with served(tmp_path_factory.mktemp("replicas"), models, limits={"max_resumes": 0}) as running:
         yield running
 
 
