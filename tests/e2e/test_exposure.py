@@ -106,6 +106,7 @@ async def test_wrong_certificate_stops_the_start_with_the_files_name(tmp_path: P
     assert "gone.pem cannot be read (No such file or directory)" in said
 
 
+@pytest.mark.slow
 async def test_body_that_does_not_come_is_answered_with_408_and_the_others_do_not_notice(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": {}}, env={"CORRAL_REQUEST_BODY_TIMEOUT_S": "0.5"}) as server:
         reader, writer = await server.connect()

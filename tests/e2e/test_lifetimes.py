@@ -70,6 +70,7 @@ async def test_idle_time_begins_when_the_last_answer_is_complete(server: Served)
         assert of(server, "aborted", model) == []
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_request_starts_the_idle_time_anew(server: Served) -> None:
     for _ in range(4):

@@ -46,6 +46,7 @@ async def api(server: RealServer) -> AsyncIterator[Api]:
         yield client
 
 
+@pytest.mark.slow
 async def test_every_alias_answers_with_its_adapters_and_the_model_without(api: Api) -> None:
     names = ("tiny", "tiny-first", "tiny-second", "tiny-mixed")
     texts = [(await api.complete(name, PROMPT, 24, **ALONE)).text for name in names]
@@ -65,8 +66,8 @@ async def test_every_alias_answers_with_its_adapters_and_the_model_without(api: 
 
 async def test_answers_with_different_adapters_at_once_are_those_they_are_alone(api: Api) -> None:
     names = ("tiny", "tiny-first", "tiny-second", "tiny-mixed")
-    lone = [(await api.complete(name, PROMPT, 48, **ALONE)).text for name in names]
-    together = await asyncio.gather(*(api.complete(name, PROMPT, 48, stream=True, **ALONE) for name in names))
+    lone = [(await api.complete(name, PROMPT, 16, **ALONE)).text for name in names]
+    together = await asyncio.gather(*(api.complete(name, PROMPT, 16, stream=True, **ALONE) for name in names))
     assert [answer.text for answer in together] == lone
 
 

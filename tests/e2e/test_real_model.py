@@ -77,6 +77,7 @@ async def test_thirty_first_requests_by_three_names_start_one_process(api: Api) 
     assert await api.metric("corral_worker_starts_total", model="cold") == before + 1
 
 
+@pytest.mark.slow
 async def test_eight_streams_on_four_slots_all_finish_and_several_generate_at_once(api: Api) -> None:
     most = 0
 
@@ -99,6 +100,7 @@ async def test_eight_streams_on_four_slots_all_finish_and_several_generate_at_on
     assert most >= 3
 
 
+@pytest.mark.slow
 async def test_eight_requests_of_32_tokens_on_eight_slots_share_their_passes(api: Api) -> None:
     await api.complete("wide", "Warm", 1)
     await asyncio.sleep(STATUS_PERIOD_S)

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.served import Served, served, until
 
 FREED_WITHIN_S = 2.0
@@ -75,6 +77,7 @@ async def test_clients_that_leave_and_a_machine_that_goes_away_are_noticed_at_th
         assert (again.status, (await again.json())["error"]["code"]) == (503, "remote_unreachable")
 
 
+@pytest.mark.slow
 async def test_a_second_signal_and_the_end_of_a_drain_cut_off_an_answer_of_another_machine_and_say_so(
     tmp_path: Path,
 ) -> None:

@@ -213,6 +213,7 @@ async def test_followers_are_told_of_the_stop_and_do_not_hold_it_up(
     assert json.loads(last.partition("\n")[0])["status"] == "draining"
 
 
+@pytest.mark.slow
 async def test_who_follows_again_while_an_answer_runs_is_told_and_may_stay(tmp_path: Path) -> None:
     write_models(tmp_path)
     async with managed(tmp_path) as server, Page(server.url) as page:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 
 from tests.support.gguf_bytes import gguf_bytes
 from tests.support.served import server_env
@@ -83,6 +84,7 @@ async def test_an_idle_server_stays_below_its_bound_of_memory(tmp_path: Path) ->
         assert process.memory_info().rss < MAX_IDLE_BYTES
 
 
+@pytest.mark.slow
 async def test_a_thousand_models_are_read_again_in_no_time_and_little_memory(tmp_path: Path) -> None:
     async with serving(tmp_path, thousand_models()) as (url, process), aiohttp.ClientSession() as client:
         assert process.memory_info().rss < MAX_IDLE_BYTES

@@ -78,6 +78,7 @@ async def test_whole_life_is_told_in_order(tmp_path: Path, messages: Messages) -
         assert any(line.startswith("STATUS=stopping: ") for line in messages.lines())
 
 
+@pytest.mark.slow
 async def test_server_that_is_held_up_gives_no_sign_of_life(tmp_path: Path, messages: Messages) -> None:
     write_models(tmp_path)
     async with managed(tmp_path, env=env_of(messages, 0.6)) as server:

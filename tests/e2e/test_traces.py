@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -119,6 +120,7 @@ async def test_what_has_ended_is_sent_before_the_server_stops(tmp_path: Path) ->
         assert any(span.kind == Span.SPAN_KIND_SERVER for span in spans.spans)
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_does_not_answer_costs_a_stop_two_seconds_and_requests_nothing(tmp_path: Path) -> None:
     async with receiver() as spans, served(tmp_path, {"a": {}}, env=environment(spans, 10)) as server:
         spans.hang = asyncio.Event()
@@ -135,6 +137,7 @@ async def test_a_receiver_that_does_not_answer_costs_a_stop_two_seconds_and_requ
         spans.hang.set()
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
     async with receiver() as gone:
         pass
