@@ -86,7 +86,9 @@ def read_steps(lines: bytes, *, num_choices: int, num_vocab: int) -> list[list[t
         raise CannotResume(_UNREADABLE) from None
     for step in steps:
         for index, output, _ in step:
-            if not 0 <= index < num_choices or any(not 0 <= token < num_vocab for token in output.tokens):
+            ids = [*output.tokens, *(one for pick in output.picks for one in (pick.token, *(t for t, _ in pick.top)))]
+            is_sound = 0 <= index < num_choices and all(0 <= token < num_vocab for token in ids)
+            if not is_sound or len(output.picks) not in (0, len(output.tokens)):
                 raise CannotResume(_UNREADABLE)
     return steps
 

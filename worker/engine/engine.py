@@ -128,7 +128,11 @@ class Engine:
             raise EngineStopped("the engine takes no more requests")
         room = min(self.facts.context, self.facts.kv_cells)
         num_earlier = 0 if request.earlier is None else len(request.earlier.tokens)
-        if not request.prompt or request.max_tokens < num_earlier or len(request.prompt) + num_earlier + 1 > room:
+        if (
+            not request.prompt
+            or request.max_tokens < num_earlier + (request.earlier is not None)
+            or len(request.prompt) + num_earlier + 1 > room
+        ):
             raise ValueError(f"prompt of {len(request.prompt)} tokens and {request.max_tokens} more, room for {room}")
         request_id = RequestId(next(self._ids))
         self._end_idle_time()

@@ -244,3 +244,5 @@ class Output:
     """The slot that it runs in; set together with `timings`."""
     sampler_state: SamplerState = ()
     """After `tokens`; () if the request's samplers remember nothing."""
+    is_continued: bool = False
+    """Another worker has begun the answer, and counted its prompt and first token."""

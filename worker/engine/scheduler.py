@@ -81,6 +81,8 @@ class Scheduler:
             raise ValueError("a request needs at least one prompt token")
         if sequence.num_prompt + 1 > room:
             raise ValueError(f"prompt of {sequence.num_prompt} tokens, the context is {room}")
+        if sequence.is_continued and (sequence.num_left <= 0 or sequence.num_tokens >= room):
+            raise ValueError("the answer is as long as it may be already")
         self._waiting.append(sequence)
         self._is_admission_due = True
 
@@ -282,6 +284,7 @@ class Scheduler:
             picks=tuple(added) if request.num_logprobs is not None else (),
             progress=sequence.progress(now_s) if is_first and request.wants_progress else None,
             slot=self._shown_slot(sequence) if has_timings else None,
+            is_continued=sequence.is_continued,
         )
 
     def _commit_failed(self, plan: StepPlan, failed: ForwardFailed, now_s: float) -> list[Output]:

@@ -124,7 +124,7 @@ class SlotTable:
         sequence.num_computed = num_cached
         if sequence.admitted_at_s is None:
             sequence.admitted_at_s = now_s
-            sequence.num_cached = num_cached
+            sequence.num_cached = min(num_cached, sequence.num_prompt)  # more where it has begun its answer elsewhere
 
     def _wanted(self, sequence: Sequence) -> Slot | None:
         """Return the slot that the request wishes for, if it is there and idle."""

@@ -101,7 +101,8 @@ class Statistics:
                 self._generated += len(output.tokens)
                 if previous_s is not None:
                     self._inter_token.observe(now_s - previous_s)
-            if previous_s is None and output.timings is not None and output.error is None:
+            is_first = previous_s is None and not output.is_continued
+            if is_first and output.timings is not None and output.error is None:
                 self._prompt_cached += output.timings.cached_tokens
                 if output.timings.cached_tokens:
                     self._prefix_hits += 1
