@@ -147,6 +147,7 @@ async def test_long_prompt_stops_neither_running_answers_nor_the_routes_that_wat
     assert slowest_look_s < 1.0, "what is shown does not wait for a pass"
 
 
+@pytest.mark.slow
 async def test_common_beginning_of_simultaneous_requests_is_computed_once(api: Api) -> None:
     await api.complete("main", "Warm", 1)
     await asyncio.sleep(STATUS_PERIOD_S)
@@ -208,6 +209,7 @@ async def test_client_that_leaves_while_its_answer_grows_frees_its_slot(api: Api
     assert await api.metric("corral_generated_tokens_total", model="fragile") == generated, "nobody reads these tokens"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 async def test_client_that_leaves_while_its_prompt_is_read_frees_its_slot(api: Api, stream: bool) -> None:
     leaver = Leaver(api, "main")
@@ -265,6 +267,7 @@ async def test_storm_of_clients_that_leave_leaves_every_place_free(api: Api) -> 
     assert [answer.status for answer in answers] == [200] * 6
 
 
+@pytest.mark.slow
 async def test_killed_router_leaves_no_worker(tmp_path: Path) -> None:
     model = {"model": str(smollm2_path()), "context": 256, "slots": 1}
     with real_server(tmp_path, {"idle": model, "busy": model}) as server:
