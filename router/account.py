@@ -17,6 +17,8 @@ from router.errors import NotAvailableYet, QueueTimeout, RequestTimeout, RouterE
 from router.timeline import Timeline
 
 _MAX_ASKED = 80
+MAX_TOKENS = 2**28
+"""No request has more, whatever another server says."""
 _PLACE = re.compile(r"[A-Za-z_]{1,40}(?:\[\d{1,6}\])?(?:\.[A-Za-z_]{1,40}(?:\[\d{1,6}\])?)?")
 
 
@@ -115,7 +117,7 @@ class Account:
 
     def _count(self, name: str) -> int | None:
         count = self.usage.get(name)
-        return max(0, count) if isinstance(count, int) else None
+        return min(max(0, count), MAX_TOKENS) if isinstance(count, int) else None
 
     def note_error(self, error: RouterError) -> None:
         """Record that `error` has ended the request."""

@@ -117,7 +117,7 @@ class KeyRing:
         if self.is_empty:
             return True
         owned = (entry.grant for entry in self._entries if entry.grant.owner == grant.owner)
-        return any(grant.scopes <= one.scopes and one.visible in ((), grant.visible) for one in owned)
+        return any(grant.scopes <= one.scopes and _sees_as_much(one, grant) for one in owned)
 
     def find(self, headers: Mapping[str, str]) -> Grant | None:
         """Return what the sender of `headers` may do; None = there is no right key among them."""
@@ -130,6 +130,11 @@ class KeyRing:
                 if hmac.compare_digest(digest, entry.digest) and found is None:
                     found = entry.grant
         return found
+
+
+def _sees_as_much(grant: Grant, other: Grant) -> bool:
+    """Return whether `grant` opens every model that `other` does."""
+    return not grant.visible or (bool(other.visible) and set(other.visible) <= set(grant.visible))
 
 
 def carries_key(headers: Mapping[str, str]) -> bool:

@@ -48,7 +48,8 @@ def _admit(exchange: Exchange, services: Services, key_id: str) -> None:
     account, close = exchange.account, exchange.close
 
     def end() -> None:
-        usage.end(key_id, limits, account.num_tokens or 0, clock())
+        now = next((grant.limits for grant in services.keys.grants if grant.key_id == key_id), limits)
+        usage.end(key_id, now, account.num_tokens or 0, clock())
         if close is not None:
             close()
 

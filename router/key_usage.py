@@ -83,17 +83,20 @@ class _Bucket:
 
     missing: float = 0.0
     at_s: float = 0.0
+    limit: int | None = None
+    """As it was then."""
 
     def take(self, amount: float, limit: int | None, now_s: float) -> None:
         """So much more is missing."""
         self.missing = self.missing_at(limit, now_s) + amount
-        self.at_s = now_s
+        self.at_s, self.limit = now_s, limit
 
     def missing_at(self, limit: int | None, now_s: float) -> float:
-        """Return what is missing now; without a limit nothing ever is."""
+        """Return what is missing now; without a limit nothing ever is. A lower limit leaves it as full as it was."""
         if limit is None:
             return 0.0
-        return max(0.0, self.missing - max(0.0, now_s - self.at_s) * limit / MINUTE_S)
+        missing = self.missing if self.limit is None else self.missing * min(1.0, limit / self.limit)
+        return max(0.0, missing - max(0.0, now_s - self.at_s) * limit / MINUTE_S)
 
     def wait_s(self, limit: int, now_s: float) -> float:
         """Return after how long one whole unit is there; 0 = now."""

@@ -48,6 +48,12 @@ def duration(seconds: float) -> str:
     return f"{hours}h{text}" if hours else text
 
 
+_LONGEST_S = 10 * 365 * 86_400
+"""Dates have four digits of a year."""
+
+
 def _time(unix_s: float, level: Level) -> str:
     """Return when the bucket is full, in whole seconds rounded up."""
-    return datetime.fromtimestamp(math.ceil(unix_s + level.full_in_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(math.ceil(unix_s + min(level.full_in_s, _LONGEST_S)), UTC).strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )

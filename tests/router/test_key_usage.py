@@ -81,10 +81,10 @@ def test_of_several_limits_that_are_reached_the_one_that_lasts_longest_is_told()
     assert (over.limit, over.retry_after_s) == (Limit.TOKENS, pytest.approx(546.0))
 
 
-def test_a_new_limit_applies_to_what_was_used_under_the_old_one() -> None:
+def test_a_higher_limit_applies_to_what_was_used_under_the_old_one() -> None:
     usage = KeyUsage()
     for _ in range(5):
-        send(usage, KeyLimits(requests_per_min=10), 0.0)
+        send(usage, KeyLimits(requests_per_min=5), 0.0)
     assert send(usage, KeyLimits(requests_per_min=5), 0.0) is not None
     assert send(usage, KeyLimits(requests_per_min=6), 0.0) is None
 
@@ -136,3 +136,13 @@ def test_who_comes_when_it_was_told_to_is_admitted_and_nobody_gets_more_than_the
         admitted, tokens, last = admitted + 1, tokens + size, size
         assert admitted <= limit * (1 + now_s / 60) + 1e-3
         assert tokens - last <= 10 * limit * (1 + now_s / 60) + 1e-3, "only the last one may be beyond the limit"
+
+
+def test_a_lower_limit_leaves_a_key_as_far_from_it_as_it_was() -> None:
+    usage = KeyUsage()
+    wide, narrow = KeyLimits(tokens_per_min=1_000_000), KeyLimits(tokens_per_min=1000)
+    usage.begin("k", wide, 0.0)
+    usage.end("k", wide, 900_000, 0.0)
+    level = usage.view("k", narrow, 0.0).tokens
+    assert level is not None
+    assert level.full_in_s == pytest.approx(54.0)
