@@ -18,7 +18,7 @@ from tests.chaos.table import Table
 
 pytestmark = pytest.mark.chaos
 
-SOAK_S = float(os.environ.get("CHAOS_SOAK_S", "0")) or rounds(300, 40)
+SOAK_S = float(os.environ.get("CHAOS_SOAK_S") or 0) or rounds(300, 40)
 KILL_EVERY_S = 10.0
 TELL_EVERY_S = 60.0
 
