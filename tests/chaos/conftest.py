@@ -29,6 +29,13 @@ def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         yield found
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [one for one in items if IS_SHORT and getattr(getattr(one, "function", None), "is_in_full_only", False)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [one for one in items if one not in left_out]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines = config.stash[_TABLE].lines()
     if not lines:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.chaos.aftermath import check_aftermath, standing
 from tests.chaos.arena import Arena
@@ -25,6 +26,12 @@ SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange
 TAKEN_WITHIN_S = 60.0
 dice = random.Random(SEED)
 Inject = Callable[[], Awaitable[object]]
+
+
+def in_full_only(test: Any) -> Any:
+    """The short form leaves the test out."""
+    test.is_in_full_only = True
+    return test
 
 
 def rounds(in_full: int, in_short: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.aftermath import Standing, check_aftermath, standing
 from tests.chaos.arena import Arena, arena
 from tests.chaos.rude import Rude, request, visit
-from tests.chaos.storm import IS_SHORT, rounds, storm
+from tests.chaos.storm import in_full_only, rounds, storm
 from tests.chaos.table import Row, Table
 from tests.fakes.worker import fake_worker_command
 from tests.support.real_server import Api, api_of
@@ -161,7 +161,7 @@ async def test_clients_that_do_not_read_are_cut_off_and_cost_no_other_request(tm
                 await it.strike(do_not_read)
 
 
-@pytest.mark.skipif(IS_SHORT, reason="takes long; what decides it has tests of its own")
+@in_full_only  # it takes long; what decides it has tests of its own
 async def test_whole_answers_that_nobody_takes_do_not_stay_in_memory(tmp_path: Path, table: Table) -> None:
     """No slot waits for these; but what is written for a client that does not read is memory all the same."""
     num = 50
