@@ -99,3 +99,17 @@ class Bench:
 
 def prompt_of(length: int, start: int = 1) -> list[int]:
     return [1 + (start * 7 + i * 3) % 60 for i in range(length)]
+
+
+def ended(bench: Bench, prompt: list[int], max_tokens: int = 4, **fields: object) -> RequestId:
+    """Return a request that has come to its end."""
+    request_id = bench.submit(prompt, max_tokens, **fields)  # type: ignore[arg-type]
+    bench.run()
+    return request_id
+
+
+def cached(bench: Bench, request_id: RequestId) -> int:
+    """Return how many tokens of its prompt were reused."""
+    timings = bench.ends[request_id].timings
+    assert timings is not None
+    return timings.cached_tokens

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.backend import FakeBackend
-from tests.fakes.bench import Bench, prompt_of
+from tests.fakes.bench import Bench, cached, ended, prompt_of
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.prompt_store import MIN_STORED
-from worker.engine.request import RequestId
 
 FOREVER_S = float("inf")
 LONG = prompt_of(100)
@@ -24,18 +23,6 @@ def bench_on(
     backend.bytes_per_token = 8
     prompts = PromptFolder.open(folder, "m", subject, max_bytes)
     return Bench(backend, prompts=prompts, host_tokens=host_tokens, max_idle_cells=0)
-
-
-def ended(bench: Bench, prompt: list[int], max_tokens: int = 4, **fields: object) -> RequestId:
-    request_id = bench.submit(prompt, max_tokens, **fields)  # type: ignore[arg-type]
-    bench.run()
-    return request_id
-
-
-def cached(bench: Bench, request_id: RequestId) -> int:
-    timings = bench.ends[request_id].timings
-    assert timings is not None
-    return timings.cached_tokens
 
 
 def saved(folder: Path, *prompts: list[int], **fields: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.backend import FakeBackend
-from tests.fakes.bench import Bench, prompt_of
+from tests.fakes.bench import Bench, cached, ended, prompt_of
 from worker.engine.occupants import Client
 from worker.engine.prompt_files import PromptFolder
 from worker.engine.request import RequestId
@@ -25,18 +25,6 @@ def bench_of(num_cells: int = 512, *, host_tokens: int = 0, prompts: PromptFolde
 
 def states_of(bench: Bench, prompts: PromptFolder | None = None) -> SlotStates:
     return SlotStates(bench.core, lambda: bench.now_s, prompts)
-
-
-def ended(bench: Bench, prompt: list[int], max_tokens: int = 4, **fields: object) -> RequestId:
-    request_id = bench.submit(prompt, max_tokens, **fields)  # type: ignore[arg-type]
-    bench.run()
-    return request_id
-
-
-def cached(bench: Bench, request_id: RequestId) -> int:
-    timings = bench.ends[request_id].timings
-    assert timings is not None
-    return timings.cached_tokens
 
 
 def slot_of(bench: Bench, request_id: RequestId) -> int:
