@@ -85,6 +85,7 @@ class WaitingLine:
         `num_leases` holds the leases that each key has on this model; keys that are absent have none.
         Raises: ValueError when nobody waits.
         """
+
         # min() keeps the first of equals, and the line is in order of arrival: age needs no field here.
         def place(waiter: Waiter) -> tuple[float, ...]:
             used = self._used(waiter), num_leases.get(waiter.key_id, 0)
