@@ -134,7 +134,13 @@ class Entrance(web.BaseSite):
         task = self._loop.create_task(self._connect(client, connection), name="a client's connection")
         connection.opening = task
         self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._opening.discard(task)
+            if task.cancelled():  # maybe before its first step, which then nobody has cleaned up after
+                self._give_up(client, connection)
+
+        task.add_done_callback(ended)
 
     async def _connect(self, client: socket.socket, connection: Connection) -> None:
         context = None if self._context is None else self._context()
@@ -147,7 +153,7 @@ class Entrance(web.BaseSite):
         except (ssl.SSLError, OSError) as error:
             self._tell(_words(error), peer)
             self._give_up(client, connection)
-        except BaseException:
+        except Exception:
             self._give_up(client, connection)
             raise
 

@@ -86,6 +86,8 @@ POINTERS: Mapping[str, str] = {
     **dict.fromkeys(("lora", "lora_scaled"), "write `loras`, a map from a name to the adapter's file"),
     "lora_init_without_apply": "leave it out: adapters are applied only where an alias or a request asks for them",
     **dict.fromkeys(("mmproj", "mm"), f"image input (`projector`): this {NOT_YET}"),
+    **dict.fromkeys(("cache_ram", "cram"), "write `prompt_cache_bytes`"),
+    "slot_save_path": "write `prompt_cache_disk_bytes`, the room on the disk for saved slots and finished prompts",
     **dict.fromkeys(("model_draft", "md", "spec_draft_model"), "write `draft_model`"),
     **dict.fromkeys(("draft", "draft_n", "spec_draft_n_max"), "write `draft_max`"),
 }
@@ -127,7 +129,7 @@ REQUEST_PARAMETERS: Mapping[str, str] = {name: name for name in _SAMPLING.split(
 """What a request says for itself, under the name that requests use."""
 
 _OTHER_FLAGS = """
-adaptive_decay adaptive_target backend_sampling cache_idle_slots cache_prompt cache_ram cache_reuse cache_type_k_draft
+adaptive_decay adaptive_target backend_sampling cache_idle_slots cache_prompt cache_reuse cache_type_k_draft
 cache_type_v_draft checkpoint_min_step context_shift control_vector control_vector_layer_range control_vector_scaled
 cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict cpu_strict_batch ctx_checkpoints
 ctx_size_draft defrag_thold device_draft direct_io docker_repo draft_min draft_p_min
@@ -139,7 +141,7 @@ mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_
 no_mmproj no_mmproj_offload no_perf no_prefill_assistant no_repack no_warmup numa override_kv override_tensor
 override_tensor_draft perf poll poll_batch prefill_assistant prio prio_batch reasoning reasoning_budget
 reasoning_budget_message reasoning_effort reasoning_format reasoning_preserve repack reverse_prompt
-rpc sampler_seq samplers sampling_seq skip_chat_parsing slot_prompt_similarity slot_save_path spec_type special
+rpc sampler_seq samplers sampling_seq skip_chat_parsing slot_prompt_similarity spec_type special
 spm_infill swa_checkpoints threads_batch threads_draft threads_http top_n_sigma top_nsigma typical typical_p verbose
 verbosity warmup xtc_probability xtc_threshold
 """

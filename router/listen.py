@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import MutableMapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from router.host_guard import is_loopback
@@ -164,6 +164,8 @@ def _bind_path(path: Path, *, may_replace: bool) -> socket.socket:
         os.replace(temporary, path)
     except BaseException as error:
         sock.close()
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise CannotListen(f"{where} cannot be made: {error.strerror or error}") from None
         raise

@@ -41,10 +41,14 @@ _DEVICES = (Path("/dev"), Path("/proc/self"))
 """Files there are written to and none are made: devices of graphics cards, names of threads."""
 _DRIVER_CACHES = (
     ("/dev/nvidiactl", (".nv", ".cache/nvidia")),
+    ("/dev/dxg", (".nv", ".cache/nvidia")),  # the card of a Windows machine, in its Linux
     ("/dev/kfd", (".cache/comgr", ".cache/AMD")),
     ("/dev/dri", (".cache/mesa_shader_cache", ".cache/mesa_shader_cache_db", ".cache/neo_compiler_cache")),
 )
 """Where drivers keep compiled kernels, in the home folder: without them every load compiles again."""
+
+_FOLDERS_OF_ENVIRONMENT = ("TMPDIR", "CUDA_CACHE_PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+"""Name folders for what may be lost, and those in which programs that share a card talk to its daemon."""
 
 _NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 _NVIDIA_MEMORY = "/dev/nvidia-uvm"
@@ -143,8 +147,7 @@ def _made(folders: Iterable[Path]) -> Iterable[Path]:
 
 
 def _temporary() -> Iterable[Path]:
-    """The folders that the environment names for what may be lost."""
-    return [Path(found) for name in ("TMPDIR", "CUDA_CACHE_PATH") if (found := os.environ.get(name))]
+    return [Path(found) for name in _FOLDERS_OF_ENVIRONMENT if (found := os.environ.get(name))]
 
 
 def _driver_caches() -> Iterable[Path]:

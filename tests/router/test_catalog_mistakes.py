@@ -140,6 +140,7 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
         ("instances", "write `replicas`"),
         ("on_load", "write `hooks: {"),
         ("load_on_startup", "write `preload: true`"),
+        ("slot-save-path", "write `prompt_cache_disk_bytes`"),
         ("api_key", "`url_key_env` names"),
         ("Slots", "write `slots`"),
         ("batch-size", "write `batch_size`"),

@@ -24,7 +24,7 @@ from router.auth import KeyProblem, Scope
 from router.dialects import Dialect
 from router.entrances import Addresses, listening, open_addresses, usual_limit
 from router.listen import CannotListen
-from router.open_connections import CONNECTIONS, OpenConnections
+from router.open_connections import CONNECTIONS, Connection, OpenConnections
 from router.reload import read_keys
 from router.settings import RouterSettings
 from router.stopping import Signals
@@ -266,6 +266,28 @@ async def test_server_without_descriptors_says_so_once_and_goes_on_when_there_ar
         assert caplog.text.count("connections cannot be accepted: Too many open files") == 1
         Starved.is_starved = False
         assert (await asyncio.wait_for(reader.readline(), 5.0)).startswith(b"HTTP/1.1 200")
+
+
+async def test_connection_that_is_closed_before_its_setup_has_begun_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, open_one = OpenConnections.accept, Entrance._open
+    made: list[Connection] = []
+
+    def note(self: OpenConnections, handler: web.RequestHandler) -> Connection:
+        made.append(accept(self, handler))
+        return made[-1]
+
+    def open_and_close(self: Entrance, client: socket.socket) -> None:
+        open_one(self, client)
+        made[-1].abort()
+
+    monkeypatch.setattr(OpenConnections, "accept", note)
+    monkeypatch.setattr(Entrance, "_open", open_and_close)
+    async with running() as side:
+        reader, _ = await side.connect()
+        assert await asyncio.wait_for(reader.read(), 5.0) == b"", "the socket is closed"
+        assert side.num_held == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from contextlib import closing
@@ -141,3 +142,13 @@ def test_what_a_killed_process_of_the_same_number_left_is_no_obstacle(tmp_path: 
     (sock,) = bind_admin(str(path))
     sock.close()
     assert [one.name for one in tmp_path.iterdir()] == ["admin.sock"]
+
+
+def test_a_path_that_cannot_be_taken_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(CannotListen, match=os.strerror(errno.EROFS)):
+        bind_admin(str(tmp_path / "admin.sock"))
+    assert list(tmp_path.iterdir()) == []

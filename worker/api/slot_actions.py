@@ -127,9 +127,9 @@ class SlotReply:
         job, started_s = self._job, time.perf_counter()
         try:
             told = await self._act()
-        except FileNotFoundError as error:
-            raise _refusal(job, error) from None
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and job.action == "restore":
+                raise _refusal(job, error) from None
             raise _refusal_of_disk(job, error) from error
         except (Unusable, NoRoomOnDisk, MemoryError, *_WORDS) as error:
             raise _refusal(job, error) from None

@@ -59,31 +59,29 @@ class SavedSlots:
 
         Raises: SlotProblem, NoRoomOnDisk, OSError, EngineStopped.
         """
-        return await self._whole(self._save(slot_id, client, name))
+        folder = self._place()
+        return await self._whole(partial(self._save, folder, slot_id, client, name))
 
     async def restore(self, slot_id: int, client: Client, name: str) -> Moved:
         """What the client has saved under this name is in the cache. Raises: as `save`; Unusable, MemoryError."""
-        return await self._whole(self._restore(slot_id, client, name))
+        folder = self._place()
+        return await self._whole(partial(self._restore, folder, slot_id, client, name))
 
     async def erase(self, slot_id: int, client: Client) -> int:
         """Nothing of it is kept; return how many tokens that was. Raises: SlotBusy, EngineStopped."""
         return await self._engine.call(partial(self._engine.slot_states.erase, slot_id, client))
 
-    async def _save(self, slot_id: int, client: Client, name: str) -> Moved:
-        folder = self._place()
-        async with self._turn:
-            copy = await self._engine.call(partial(self._engine.slot_states.copy, slot_id, client))
-            write = partial(folder.write, client, name, copy.tokens, copy.cache_key, copy.kv)
-            num_bytes = await asyncio.to_thread(write)
+    async def _save(self, folder: SlotFolder, slot_id: int, client: Client, name: str) -> Moved:
+        copy = await self._engine.call(partial(self._engine.slot_states.copy, slot_id, client))
+        write = partial(folder.write, client, name, copy.tokens, copy.cache_key, copy.kv)
+        num_bytes = await asyncio.to_thread(write)
         log.info("slot %d saved: %d tokens, %.1f MB", slot_id, len(copy.tokens), num_bytes / 1e6)
         return Moved(len(copy.tokens), num_bytes)
 
-    async def _restore(self, slot_id: int, client: Client, name: str) -> Moved:
-        folder = self._place()
-        async with self._turn:
-            head, kv = await asyncio.to_thread(folder.read, client, name)
-            copy = SlotCopy(head.tokens, head.salt, kv)
-            await self._engine.call(partial(self._engine.slot_states.insert, slot_id, client, copy))
+    async def _restore(self, folder: SlotFolder, slot_id: int, client: Client, name: str) -> Moved:
+        head, kv = await asyncio.to_thread(folder.read, client, name)
+        copy = SlotCopy(head.tokens, head.salt, kv)
+        await self._engine.call(partial(self._engine.slot_states.insert, slot_id, client, copy))
         log.info("slot %d restored: %d tokens, %.1f MB", slot_id, len(head.tokens), head.num_bytes / 1e6)
         return Moved(len(head.tokens), head.num_bytes)
 
@@ -92,12 +90,21 @@ class SavedSlots:
             raise CannotSave(self._why_not)
         return self._folder
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` brings. It ends even if its client leaves: a thread that writes cannot be broken off."""
-        task = asyncio.create_task(work)
+    async def _whole(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `work` brings when its turn has come.
+
+        A client that leaves gives its turn up; once begun the work ends all the same, for a thread that writes cannot
+        be broken off.
+        """
+        await self._turn.acquire()
+        task = asyncio.create_task(work())
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._turn.release()
 
 
 def saved_slots_of(

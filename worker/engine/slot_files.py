@@ -9,7 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +87,8 @@ class SlotFolder:
             log.warning("a saved slot is not used and removed: %s (%s)", error, path)
             remove(path)
             raise
-        path.touch()  # as used now
+        with suppress(OSError):  # another worker of the model may have removed it meanwhile
+            os.utime(path)
         return head, kv
 
     def _path_of(self, client: Client, name: str) -> Path:
@@ -91,32 +96,55 @@ class SlotFolder:
         return self.path / f"{owner}-{_digest(client.owner, client.salt, name)[:32]}{SLOT_SUFFIX}"
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
-        """The new file fits: the owner's own files give way, the longest unused first, and prompts kept by themselves.
+        """The new file fits: saved files give way as `_giving_way` says, and prompts that are kept by themselves.
 
-        Never another owner's. Raises: NoRoomOnDisk, and nothing has gone.
+        Raises: NoRoomOnDisk, and nothing has gone.
         """
-        owner = path.name.partition("-")[0]
-        known = {one: size_and_use(one) for one in files_in(self.path, SLOT_SUFFIX)}
-        mine = {one: told for one, told in known.items() if one.name.startswith(f"{owner}-") and one != path}
-        num_others = sum(size for one, (size, _) in known.items() if not one.name.startswith(f"{owner}-"))
-        limit = int(self.max_bytes * SHARE_OF_SLOTS)
-        if num_others + num_bytes > limit:
-            raise NoRoomOnDisk(
-                f"it has {num_bytes:,} bytes, and {max(0, limit - num_others):,} of the {limit:,} for saved slots "
-                "(half of `prompt_cache_disk_bytes`) can be had"
-            )
-        oldest_first = sorted(mine, key=lambda one: mine[one][1])
-        num_mine = sum(size for size, _ in mine.values())
-        while oldest_first and (num_others + num_mine + num_bytes > limit or len(oldest_first) >= MAX_FILES_EACH):
-            num_mine -= mine[oldest_first[0]][0]
-            remove(oldest_first.pop(0))
+        saved = {one: size_and_use(one) for one in files_in(self.path, SLOT_SUFFIX) if one != path}
+        gone = _giving_way(saved, _owner_of(path), num_bytes, int(self.max_bytes * SHARE_OF_SLOTS))
+        for one in gone:
+            remove(one)
+        num_saved = num_bytes + sum(size for one, (size, _) in saved.items() if one not in gone)
         prompts = {one: size_and_use(one) for one in files_in(self.path, SUFFIX, UNFINISHED)}
         num_prompts = sum(size for size, _ in prompts.values())
         for one in sorted(prompts, key=lambda one: prompts[one][1]):
-            if num_others + num_mine + num_bytes + num_prompts <= self.max_bytes:
+            if num_saved + num_prompts <= self.max_bytes:
                 break
             num_prompts -= prompts[one][0]
             remove(one)
+
+
+def _giving_way(saved: Mapping[Path, tuple[int, float]], owner: str, num_bytes: int, limit: int) -> set[Path]:
+    """Return the saved files that go for a new one of so many bytes: always the longest unused of whoever has the most.
+
+    So nobody's files go for those of somebody who has more, and nobody can keep the whole room. `saved`: bytes and
+    time of the last use. Raises: NoRoomOnDisk.
+    """
+    left: dict[str, list[Path]] = defaultdict(list)
+    for one in sorted(saved, key=lambda one: saved[one][1], reverse=True):
+        left[_owner_of(one)].append(one)
+    has = {whose: sum(saved[one][0] for one in files) for whose, files in left.items()}
+    has[owner] = has.get(owner, 0) + num_bytes
+    gone: set[Path] = set()
+    while sum(has.values()) > limit or len(left[owner]) >= MAX_FILES_EACH:
+        whose = owner if len(left[owner]) >= MAX_FILES_EACH else max(has, key=lambda one: (has[one], one == owner))
+        if not left[whose]:  # only the new file is without one: it is larger by itself than all that any other has
+            others = sum(has.values()) - num_bytes
+            raise NoRoomOnDisk(
+                f"it has {num_bytes:,} bytes, and {max(0, limit - others):,} of the {limit:,} for saved slots (half of "
+                "`prompt_cache_disk_bytes`) can be had: the rest is of others, who have less than that each"
+                if others
+                else f"it has {num_bytes:,} bytes, and {limit:,} is the most for saved slots (half of "
+                "`prompt_cache_disk_bytes`)"
+            )
+        oldest = left[whose].pop()
+        has[whose] -= saved[oldest][0]
+        gone.add(oldest)
+    return gone
+
+
+def _owner_of(path: Path) -> str:
+    return path.name.partition("-")[0]
 
 
 def _digest(*parts: str) -> str:

@@ -100,7 +100,7 @@ async def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, told: 
         (SlotBusy(), 409, "when that has ended"),
         (SlotEmpty(), 400, "nothing of yours in the slot 1"),
         (NotTaken(), 400, "llama.cpp"),
-        (FileNotFoundError(2, "No such file", "/secret/path"), 400, "Nothing is saved as 'x'"),
+        (FileNotFoundError(2, "No such file", "/secret/path"), 500, "No such file"),
         (Foreign("it is of another model"), 400, "of another model file"),
         (Unusable("it is not complete"), 400, "was removed: it is not complete"),
         (NoRoomOnDisk("it has 9 bytes"), 507, "it has 9 bytes"),
@@ -123,7 +123,11 @@ async def test_each_refusal_has_its_status_and_its_words(error: Exception, statu
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(OSError(errno.ELOOP, "Too many levels of symbolic links", "/secret"), 400), (OSError(errno.EIO, "I/O"), 500)],
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", "/secret/path"), 400),
+        (OSError(errno.ELOOP, "Too many levels of symbolic links", "/secret"), 400),
+        (OSError(errno.EIO, "I/O"), 500),
+    ],
 )
 async def test_a_file_that_cannot_be_read_is_told_without_its_path(error: OSError, status: int) -> None:
     reply = await ask(FakeSlots(error), "restore", filename="x")

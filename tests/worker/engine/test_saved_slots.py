@@ -159,6 +159,21 @@ async def test_a_client_that_leaves_does_not_leave_half_of_a_file(tmp_path: Path
         assert [path.suffix for path in files(tmp_path)] == [".slot"]
 
 
+async def test_a_client_that_leaves_while_it_waits_for_others_has_nothing_saved(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        await one.answer(LONG)
+        first, *waiting = (asyncio.create_task(one.slots.save(0, ME, name)) for name in "xyz")
+        await asyncio.sleep(0)
+        for saving in waiting:
+            saving.cancel()
+        assert (await first).num_tokens == 103
+        assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [
+            asyncio.CancelledError
+        ] * 2
+        assert (await one.slots.restore(0, ME, "x")).num_tokens == 103, "and the line goes on"
+        assert len(files(tmp_path)) == 1
+
+
 @pytest.mark.parametrize(
     ("can_share", "disk_bytes", "told"),
     [(True, 0, "prompt_cache_disk_bytes"), (False, 0, "swa_full"), (False, 9, "cannot be cut"), (True, 9, "folder")],

@@ -168,13 +168,36 @@ def test_ones_own_files_give_way_to_a_new_one_the_longest_unused_first(tmp_path:
     assert names(tmp_path) == ["c", "d", "e"], "what was read counts as used"
 
 
-def test_files_of_others_never_give_way(tmp_path: Path) -> None:
-    other = Client("key b")
-    size = saved(tmp_path, "a", client=other).stat().st_size
+OTHER = Client("key b")
+
+
+def test_files_of_others_who_have_less_never_give_way(tmp_path: Path) -> None:
+    size = saved(tmp_path, "a", client=OTHER).stat().st_size
     saved(tmp_path, "a", max_bytes=2 * (2 * size))
-    with pytest.raises(NoRoomOnDisk, match="prompt_cache_disk_bytes"):
+    with pytest.raises(NoRoomOnDisk, match="the rest is of others, who have less"):
         saved(tmp_path, "b", kv=np.tile(KV, 2), max_bytes=2 * (2 * size))
-    assert (names(tmp_path), names(tmp_path, other)) == (["a"], ["a"]), "and nothing has gone for nothing"
+    assert (names(tmp_path), names(tmp_path, OTHER)) == (["a"], ["a"]), "and nothing has gone for nothing"
+
+
+def test_a_file_beyond_the_whole_room_is_refused_and_nothing_goes(tmp_path: Path) -> None:
+    saved(tmp_path, "a", client=OTHER)
+    saved(tmp_path, "a")
+    with pytest.raises(NoRoomOnDisk, match="prompt_cache_disk_bytes"):
+        saved(tmp_path, "b", max_bytes=4000)
+    assert (names(tmp_path), names(tmp_path, OTHER)) == (["a"], ["a"])
+
+
+def test_whoever_fills_the_room_makes_place_for_somebody_who_comes_later(tmp_path: Path) -> None:
+    size = saved(tmp_path, "a", client=OTHER).stat().st_size
+    limit = 2 * 4 * size
+    for number, name in enumerate("bcd"):
+        saved(tmp_path, name, client=OTHER, max_bytes=limit)
+        os.utime(folder_in(tmp_path)._path_of(OTHER, name), (EARLIER + number,) * 2)
+    for name in "ab":
+        saved(tmp_path, name, max_bytes=limit)
+    assert (names(tmp_path), names(tmp_path, OTHER)) == (["a", "b"], ["a", "d"]), "the longest unused first"
+    saved(tmp_path, "c", max_bytes=limit)
+    assert (names(tmp_path), names(tmp_path, OTHER)) == (["b", "c"], ["a", "d"]), "no further than to equal shares"
 
 
 def test_one_owner_has_so_many_files_at_most(tmp_path: Path) -> None:
