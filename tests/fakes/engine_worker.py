@@ -22,12 +22,14 @@ import numpy.typing as npt
 
 from tests.fakes.backend import FakeBackend
 from worker.api.speech import Speech
+from worker.chat.template import ChatTemplate
 from worker.contract import LaunchSpec
 from worker.engine.batch import Chunk
 from worker.engine.pooling import Pooling, PoolingShape
 from worker.loading import Loaded
 
 NUM_VOCAB = 997
+TEMPLATE = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"
 
 
 def engine_worker_command() -> list[str]:
@@ -68,7 +70,8 @@ def load(spec: LaunchSpec, on_progress: Callable[[float], bool]) -> Loaded:
     on_progress(1.0)
     options = spec.engine
     backend = PacedBackend(num_vocab=NUM_VOCAB, num_slots=options.slots, context=options.context)
-    return Loaded(backend, None, None, None, "", Speech(), {"read": 0.0}, None, identity="fake")  # type: ignore[arg-type]
+    template = ChatTemplate(TEMPLATE, bos_text="", eos_text="", control_texts=())
+    return Loaded(backend, None, template, None, TEMPLATE, Speech(), {"read": 0.0}, None, identity="fake")  # type: ignore[arg-type]
 
 
 def main() -> None:
