@@ -16,7 +16,7 @@ pytestmark = pytest.mark.chaos
 
 async def test_worker_that_is_killed_costs_no_request(field: Arena, table: Table) -> None:
     async with storm(field, table, "kill -9") as it:
-        for _ in range(rounds(10, 3)):
+        for _ in range(rounds(10, 2)):
             await it.strike(lambda: it.signal(signal.SIGKILL))
 
 

@@ -66,13 +66,17 @@ class Traffic:
         self._kinds = {kind: every[kind] for kind in ALL_KINDS if kind in kinds}
 
     async def learn(self) -> None:
-        """It is known what undisturbed answers say. To be called once, before all else."""
+        """It is known what undisturbed answers say, and connections are open as they will be for so many clients.
+
+        To be called once, before all else.
+        """
         self._expected = {
             "completion": await self._greedy_text(),
             "chat": (await self._ask("/v1/chat/completions", self._chat_body()))["choices"][0]["message"]["content"],
         }
         assert len(self._expected["completion"]) > self._tokens // 2, "the text is long enough to find a stop string in"
-        await asyncio.gather(*(ask() for ask in self._kinds.values()))
+        times = -(-self._num_clients // len(self._kinds))
+        await asyncio.gather(*(ask() for ask in self._kinds.values() for _ in range(times)))
 
     def start(self) -> None:
         """The clients begin."""
