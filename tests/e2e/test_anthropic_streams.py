@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.served import chat_body, served
 
 PING = 'event: ping\ndata: {"type":"ping"}'
@@ -32,6 +34,7 @@ async def test_a_killed_worker_ends_a_stream_with_an_error_event(tmp_path: Path)
             assert "event: error" not in await reply.text(), "another worker answers the next request"
 
 
+@pytest.mark.slow
 async def test_a_stream_is_pinged_while_the_model_loads_and_while_its_prompt_is_computed(tmp_path: Path) -> None:
     async with served(tmp_path, {"a": {"fake": {"LOAD_S": 0.5}}}, env=QUICK) as server:
         for fake in ({}, {"prefill_s": 0.5}):

@@ -61,6 +61,7 @@ class Client:
         self.ended[self.num_ended].set()
 
 
+@pytest.mark.slow
 async def test_tokens_go_by_weight_although_one_key_floods_the_server_with_long_requests(server: RealServer) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         flood, small, late, root = (Client(server, session, key) for key in ("flood", "small", "late", "root"))

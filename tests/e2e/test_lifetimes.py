@@ -170,6 +170,7 @@ async def test_every_load_is_a_process_of_its_own_and_leaves_nothing_in_the_rout
     assert router.memory_info().rss < before[1] + 4 * 2**20
 
 
+@pytest.mark.slow
 async def test_a_server_that_was_killed_under_open_streams_is_back_at_its_port_at_once(tmp_path: Path) -> None:
     async with served(tmp_path, {"small": {}}) as first:
         stream = await first.chat("small", stream=True, tokens=10_000, delay_s=0.01)

@@ -68,6 +68,7 @@ async def test_openai_client_gets_the_same_answer_streamed_and_whole_by_name_and
 # --- many at once -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_thirty_first_requests_by_three_names_start_one_process(api: Api) -> None:
     before = await api.metric("corral_worker_starts_total", model="cold")
     names = ["cold", "cool", "org/cold:latest"] * 10
@@ -195,7 +196,7 @@ class Leaver:
         return await self.api.is_idle(self.model)
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_client_that_leaves_while_its_answer_grows_frees_its_slot(api: Api, stream: bool) -> None:
     leaver = Leaver(api, "fragile")
     await api.complete("fragile", "Warm", 1)

@@ -231,7 +231,7 @@ async def test_a_new_model_touches_neither_streams_nor_workers(tmp_path: Path) -
         assert server.journal("term") == []
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("is_busy", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_a_model_that_is_removed_is_refused_at_once_and_unloaded_when_it_is_idle(
     tmp_path: Path, is_busy: bool
 ) -> None:
@@ -334,6 +334,7 @@ async def test_the_verdict_on_a_broken_file_is_an_error_with_its_place(tmp_path:
         assert (await server.chat("small")).status == 200
 
 
+@pytest.mark.slow
 async def test_keys_are_exchanged_while_the_server_runs(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("first\n")
     async with served(tmp_path, {"small": {}}, env={"CORRAL_API_KEY_FILE": str(tmp_path / "keys")}) as server:

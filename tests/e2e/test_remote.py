@@ -60,6 +60,7 @@ async def test_a_model_on_another_machine_answers_streams_and_is_metered_like_on
         assert 'corral_requests_total{model="big",outcome="ok",route="/v1/chat/completions"} 2.0' in metrics
 
 
+@pytest.mark.slow
 async def test_clients_that_leave_and_a_machine_that_goes_away_are_noticed_at_the_other_end(tmp_path: Path) -> None:
     async with two_servers(tmp_path) as (near, far):
         for number, stream in enumerate((True, False), 1):

@@ -103,6 +103,7 @@ async def test_client_that_leaves_during_the_load_frees_its_place_and_the_load_g
         assert len(server.journal("started")) == 1
 
 
+@pytest.mark.slow
 async def test_storm_of_clients_that_leave_at_any_moment_leaves_every_place_free(tmp_path: Path) -> None:
     async with served(tmp_path, models(LOAD_S=0.2)) as server:
         for number in range(60):
@@ -175,6 +176,7 @@ async def test_openai_client_raises_when_the_worker_dies_in_mid_stream(tmp_path:
         await client.close()
 
 
+@pytest.mark.slow
 async def test_openai_client_waits_for_a_slow_load_through_pings(tmp_path: Path) -> None:
     env = {"CORRAL_STREAM_OPEN_AFTER_S": "0.1", "CORRAL_PING_INTERVAL_S": "0.1"}
     async with served(tmp_path, models(LOAD_S=1), env=env) as server:

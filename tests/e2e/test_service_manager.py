@@ -52,6 +52,7 @@ def env_of(messages: Messages, watchdog_s: float) -> dict[str, str]:
     return {"NOTIFY_SOCKET": messages.address, "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
 
 
+@pytest.mark.slow
 async def test_whole_life_is_told_in_order(tmp_path: Path, messages: Messages) -> None:
     path = write_models(tmp_path)
     async with managed(tmp_path, env=env_of(messages, 0.9)) as server:

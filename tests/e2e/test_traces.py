@@ -73,6 +73,7 @@ def environment(at: Receiver, delay_ms: int) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": at.url, "OTEL_BSP_SCHEDULE_DELAY": str(delay_ms)}
 
 
+@pytest.mark.slow
 async def test_spans_of_a_load_and_an_answer_reach_the_receiver_with_their_real_times(tmp_path: Path) -> None:
     async with (
         receiver() as spans,

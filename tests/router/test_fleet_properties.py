@@ -212,7 +212,7 @@ class HistoryWithMemory(AnyHistory):
 # `make mutate` sets a number of its own, the same histories for every mutation, and needs no smallest example.
 NUM_HISTORIES = int(os.environ.get("FLEET_HISTORIES", "0"))
 histories = settings(
-    max_examples=NUM_HISTORIES or 300,
+    max_examples=NUM_HISTORIES or 120,
     stateful_step_count=40,
     deadline=None,
     derandomize=bool(NUM_HISTORIES),
@@ -266,7 +266,7 @@ def room_for(num: int, kind: str, names: str, *, max_wait_s: float, hold_s: floa
 kinds = st.sampled_from(["places", "memory"])
 
 
-@settings(max_examples=NUM_HISTORIES or 150, deadline=None)
+@settings(max_examples=NUM_HISTORIES or 80, deadline=None)
 @given(
     kind=kinds,
     max_wait_s=st.sampled_from([0.0, 5.0, 30.0]),
@@ -289,7 +289,7 @@ def test_a_busy_model_never_keeps_another_one_waiting_beyond_the_configured_time
     assert asked.ended_s - asked.since_s <= bound_s
 
 
-@settings(max_examples=NUM_HISTORIES or 150, deadline=None)
+@settings(max_examples=NUM_HISTORIES or 80, deadline=None)
 @given(
     kind=kinds,
     asked=st.lists(st.sampled_from("abc"), min_size=2, max_size=40),
@@ -336,7 +336,7 @@ def keep_asking(world: World, model: str, every_s: float, for_s: float) -> None:
         world.advance(every_s)
 
 
-@settings(max_examples=NUM_HISTORIES or 200, deadline=None)
+@settings(max_examples=NUM_HISTORIES or 100, deadline=None)
 @given(
     kind=kinds,
     arrivals=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 3.0)), min_size=1, max_size=60),

@@ -26,7 +26,8 @@ def inflated(encoding: str, *pieces: bytes) -> bytes:
     inflater = make_inflater(encoding)
     made = [part for piece in pieces for part in inflater.feed(piece)]
     inflater.close()
-    assert all(len(part) <= max(STEP_BYTES, *map(len, pieces)) for part in made)
+    most = max(STEP_BYTES, *map(len, pieces))
+    assert all(len(part) <= most for part in made)
     return b"".join(made)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Final
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from worker.chat.marks import Markers, marked
@@ -30,7 +32,8 @@ class Grammar:
     def __init__(self, source: str, markers: Markers | None = None) -> None:
         self.markers = markers or Markers()
         self._texts = {number: text for text, number in self.markers.tokens.items()}
-        self._tokenizer = _tokenizer(self._texts)
+        assert sorted(self._texts) == list(range(_FIRST_MARKER, _FIRST_MARKER + len(self._texts))), "see `markers_of`"
+        self._tokenizer = _tokenizer(tuple(self._texts[number] for number in sorted(self._texts)))
         self._source = source
         matcher = LLMatcher(self._tokenizer, source, log_level=0)
         if matcher.is_error():
@@ -61,15 +64,17 @@ class Grammar:
         hints = [list(self._tokens(phrase)) for phrase in phrases]
         while len(tokens) < _MAX_STEPS:
             allowed = _allowed(matcher, self._tokenizer.vocab_size)
-            if not allowed or (_END in allowed and dice.random() < (0.9 if len(tokens) > _RUSH_AFTER else 0.15)):
+            may_end = _END in allowed
+            if not allowed or (may_end and dice.random() < (0.9 if len(tokens) > _RUSH_AFTER else 0.15)):
                 break
             hint = dice.choice(hints) if hints and dice.random() < 0.3 else []
             if hint and matcher.validate_tokens(hint) == len(hint):
                 tokens += hint
                 assert matcher.consume_tokens(hint), matcher.get_error()
                 continue
-            allowed.discard(_END)
-            token = _pick(dice, sorted(allowed), is_rushed=len(tokens) > _RUSH_AFTER)
+            if may_end:
+                allowed.remove(_END)
+            token = _pick(dice, allowed, is_rushed=len(tokens) > _RUSH_AFTER)
             if token is None:
                 break
             tokens.append(token)
@@ -111,22 +116,31 @@ class _Bytes:
         return list(text)
 
 
-def _tokenizer(texts: dict[int, str]) -> LLTokenizer:
-    assert sorted(texts) == list(range(_FIRST_MARKER, _FIRST_MARKER + len(texts))), "markers come from `markers_of`"
-    return LLTokenizer(TokenizerWrapper(_Bytes([texts[number] for number in sorted(texts)])), slices=[])
+@cache
+def _tokenizer(texts: tuple[str, ...]) -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes(texts)), slices=[])
 
 
-def _allowed(matcher: LLMatcher, num_tokens: int) -> set[int]:
-    mask = matcher.compute_bitmask()
-    return {token for token in range(num_tokens) if mask[token // 8] >> (token % 8) & 1}
+def _allowed(matcher: LLMatcher, num_tokens: int) -> list[int]:
+    """Return the tokens that may come next, in order."""
+    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    found: list[int] = np.flatnonzero(bits[:num_tokens]).tolist()
+    return found
 
 
 def _pick(dice: random.Random, allowed: Sequence[int], *, is_rushed: bool) -> int | None:
     """Return one of the tokens: letters more often than control characters, and ends often if it `is_rushed`."""
     if not allowed:
         return None
-    weights = [_weight(token, is_rushed=is_rushed) for token in allowed]
+    known = _weights(is_rushed)
+    weights = [known[min(token, _FIRST_MARKER)] for token in allowed]
     return dice.choices(allowed, weights)[0]
+
+
+@cache
+def _weights(is_rushed: bool) -> list[float]:
+    """Return the weight of each byte, of the end and of any marker."""
+    return [_weight(token, is_rushed=is_rushed) for token in range(_FIRST_MARKER + 1)]
 
 
 def _weight(token: int, *, is_rushed: bool) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NoReturn
 
 from jinja2.exceptions import TemplateError as JinjaError
@@ -115,6 +116,11 @@ CONTROL_TEXTS = (
 
 
 def chat_template(source: str, control_texts: Sequence[str] = CONTROL_TEXTS) -> ChatTemplate:
+    return _compiled(source, tuple(control_texts))
+
+
+@cache
+def _compiled(source: str, control_texts: tuple[str, ...]) -> ChatTemplate:
     return ChatTemplate(source, bos_text="<s>", eos_text="</s>", control_texts=control_texts)
 
 

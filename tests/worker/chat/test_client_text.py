@@ -169,7 +169,7 @@ def conversation(texts: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(texts=TURNS)
 def test_number_of_control_tokens_does_not_depend_on_what_clients_write(family: str, texts: list[str]) -> None:
     template = chat_template(FAMILIES[family])
@@ -183,7 +183,7 @@ def test_number_of_control_tokens_does_not_depend_on_what_clients_write(family: 
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(texts=TURNS)
 def test_text_is_what_plain_jinja_renders(family: str, texts: list[str]) -> None:
     messages = conversation(texts)

@@ -152,7 +152,7 @@ class ConstrainedMachine(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=120, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=70, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 QUICK = settings(SETTINGS, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
 

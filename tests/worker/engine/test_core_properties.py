@@ -240,7 +240,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 QUICK = settings(SETTINGS, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
 

@@ -81,7 +81,7 @@ def test_two_end_tokens_are_both_allowed_where_a_text_may_end() -> None:
     assert [token for token, may_come in enumerate(mask) if may_come] == [1, FIRST_END, SECOND_END]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(source=st.sampled_from(sorted(LANGUAGES)), data=st.data())
 def test_masks_on_any_way_through_a_grammar_are_those_of_brute_force(source: str, data: st.DataObject) -> None:
     matcher = GRAMMARS.compile(source).start()
@@ -100,7 +100,7 @@ def test_masks_on_any_way_through_a_grammar_are_those_of_brute_force(source: str
             assert matcher.is_over == all(one == text for one in LANGUAGES[source] if one.startswith(text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     source=st.sampled_from(sorted(LANGUAGES)),
     picks=st.lists(st.integers(0, 30), max_size=9),

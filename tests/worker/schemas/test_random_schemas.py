@@ -135,7 +135,7 @@ def is_valid(schema: Any, answer: str) -> bool | None:
 
 
 often = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
@@ -213,7 +213,7 @@ def test_a_constant_is_written_as_it_is_and_nothing_else(value: Any) -> None:
         max_leaves=12,
     )
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_whatever_is_sent_as_a_schema_ends_in_a_grammar_or_a_refusal(relaxes: bool, schema: Any) -> None:
     try:
         prepared = prepare_schema(schema, param="x", relaxes=relaxes)
