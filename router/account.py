@@ -19,7 +19,7 @@ from router.timeline import Timeline
 _MAX_ASKED = 80
 MAX_TOKENS = 2**28
 """No request has more, whatever another server says."""
-_PLACE = re.compile(r"[A-Za-z_]{1,40}(?:\[\d{1,6}\])?(?:\.[A-Za-z_]{1,40}(?:\[\d{1,6}\])?)?")
+_PLACE = re.compile(r"[A-Za-z_][A-Za-z_-]{0,39}(?:\[\d{1,6}\])?(?:\.[A-Za-z_]{1,40}(?:\[\d{1,6}\])?)?")
 
 
 class Outcome(StrEnum):

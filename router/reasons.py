@@ -66,7 +66,7 @@ def removed_model(name: str) -> Refusal:
 
 def unavailable_model(name: str, problem: str) -> Refusal:
     """Return the refusal for a model whose configuration or file rules out a start."""
-    return Refusal(RefusalKind.UNAVAILABLE, f"Model '{name}' cannot be loaded: {_clause(problem)}. {_OPERATOR_STEP}")
+    return Refusal(RefusalKind.UNAVAILABLE, f"Model '{name}' cannot be loaded: {clause(problem)}. {_OPERATOR_STEP}")
 
 
 def turned_away(name: str, why: str) -> Refusal:
@@ -78,7 +78,7 @@ def failed_model(record: ModelRecord, now_s: float) -> Refusal:
     """Return the refusal for a model that is in BACKOFF or FAILED, with what its last worker said."""
     name = record.policy.name
     retry_after_s = max(0.0, record.retry_at_s - now_s)
-    detail = _clause(record.last_exit.detail) if record.last_exit else ""
+    detail = clause(record.last_exit.detail) if record.last_exit else ""
     reason = detail or (record.last_exit.reason.value if record.last_exit else "the reason is not known")
     retry = f"a request after {math.ceil(retry_after_s)} s tries again"
     if record.rest is WorkerState.FAILED:
@@ -234,6 +234,6 @@ def _requests(resident: Resident) -> str:
     return f"{num} request{' is' if num == 1 else 's are'}"
 
 
-def _clause(text: str) -> str:
+def clause(text: str) -> str:
     """Return `text` without the full stop that our own sentence will set."""
     return text.strip().removesuffix(".")

@@ -35,6 +35,7 @@ from router.errors import (
 )
 from router.events import ExitReason, WorkerExit, WorkerId
 from router.quarantine import Quarantine
+from router.reasons import clause
 from router.reply import Reply
 from router.resuming import Journal, Resend, ResumeMemory
 from router.settings import RouterSettings
@@ -175,7 +176,7 @@ class Relay:
         self._resume_by_s = self._clock() + self._limits.resume_timeout_s
         _log.warning(
             "%s; the answer goes on with another worker",
-            lost.error,
+            clause(str(lost.error).removesuffix(_ASK_AGAIN)),
             extra={"request_id": self._account.request_id, "resumes": self._journal.num_resumes},
         )
         if self._journal.is_suspect:
@@ -190,7 +191,7 @@ class Relay:
         if self._clock() + pause_s >= self._resume_by_s:
             raise WorkerDied(
                 f"the worker of this answer ended, and no other could go on with it: "
-                f"{_clause(str(refusal))}. {_ASK_AGAIN}"
+                f"{clause(str(refusal))}. {_ASK_AGAIN}"
             )
         await asyncio.sleep(max(pause_s, _RETRY_PAUSE_S))
 
@@ -220,7 +221,7 @@ class Relay:
         if last.worker != first.worker or num_sent > _MAX_SENT or is_too_late:
             raise WorkerDied(
                 f"the worker of `{self._call.spec.name}` went away before it accepted the request, and again when it "
-                f"was repeated: {_clause(str(last))}. {_ASK_AGAIN}",
+                f"was repeated: {clause(str(last))}. {_ASK_AGAIN}",
                 retry_after_s=2.0,
             )
         _log.info(
@@ -354,7 +355,7 @@ class Relay:
             return Lost(ShuttingDown("the server is stopping; the answer was cut off"), may_go_on=False)
         name = self._call.spec.name
         exit_ = await self._last_exit(lease.worker)
-        cause = "" if exit_ is None else f": {_clause(exit_.detail)}"
+        cause = "" if exit_ is None else f": {clause(exit_.detail)}"
         has_started = self._account.first_byte_at_s is not None
         what = "in the middle of this answer" if has_started else "before it had an answer"
         died = WorkerDied(f"the worker of `{name}` ended {what}{cause}. {_ASK_AGAIN}", retry_after_s=2.0)
@@ -386,8 +387,3 @@ def _client_content_type(worker_reply: WorkerReply) -> str:
     if worker_reply.status != 200 or kind != FRAMES_CONTENT_TYPE or not shown:
         raise BrokenReply(f"the worker answered with HTTP {worker_reply.status} and {kind}, not with a framed reply")
     return shown
-
-
-def _clause(text: str) -> str:
-    """Return `text` without the full stop that our own sentence will set."""
-    return text.strip().removesuffix(".")

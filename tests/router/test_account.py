@@ -68,5 +68,7 @@ def test_the_field_that_was_refused_is_told_without_names_of_the_clients_own() -
     assert account.log_fields(now_s=12.0)["param"] == "response_format.json_schema"
     account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m", "messages[3].content[0].text")))
     assert account.log_fields(now_s=12.0)["param"] == "messages[3].content[0]"
+    account.note_error(errors.BadRequest("m", param="X-Corral-Conversation"))
+    assert account.log_fields(now_s=12.0)["param"] == "X-Corral-Conversation"
     account.note_error(errors.WorkerRefused(ErrorPayload(400, "c", "m", "$.forged\nline")))
     assert "param" not in account.log_fields(now_s=12.0)

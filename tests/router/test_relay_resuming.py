@@ -71,7 +71,7 @@ async def stream_of(side: HttpSide, script: Script) -> list[Any]:
     return events_of(await reply.text())
 
 
-async def test_a_stream_goes_on_behind_what_the_client_has_seen() -> None:
+async def test_a_stream_goes_on_behind_what_the_client_has_seen(caplog: pytest.LogCaptureFixture) -> None:
     async with http_side() as side:
         assert await stream_of(side, dying(2, 1)) == whole(0, 1, 2, 3)
         first, second, third = side.worker.received
@@ -85,6 +85,8 @@ async def test_a_stream_goes_on_behind_what_the_client_has_seen() -> None:
         text = side.metrics.render()[0].decode()
         assert 'corral_resumed_requests_total{model="smol",outcome="ok"} 1' in text
         assert side.resume_memory.num_bytes == 0
+        assert caplog.text.count("; the answer goes on with another worker") == 2
+        assert "ask again" not in caplog.text, "nobody has to do anything"
 
 
 async def test_data_whose_step_has_not_come_are_not_shown_but_made_again() -> None:
