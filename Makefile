@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILE ?= models.yaml
 
+# Python keeps what it has compiled even where the environment forbids it: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: serve test test-all system fuzz fuzz-parsers fuzz-long chaos clients clients-update check lint format bench mutate clean help audit
 
 help: ## show this list
