@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from router.catalog_inner_keys import HOOK_KEYS, LORA_KEYS
 from router.catalog_keys import MODEL_KEYS, NOT_IN_DEFAULTS, REMOTE_KEYS
 from router.catalog_sections import API_KEY_KEYS, DEVICE_KEYS, LIMIT_KEYS, TOP_KEYS
+from router.importing.flag_names import IGNORED, REQUEST_FIELDS, SYNONYMS
 
 NOT_YET = "is not available in this release yet"
 
@@ -88,7 +89,8 @@ POINTERS: Mapping[str, str] = {
     **dict.fromkeys(("mmproj", "mm"), f"image input (`projector`): this {NOT_YET}"),
     **dict.fromkeys(("cache_ram", "cram"), "write `prompt_cache_bytes`"),
     "slot_save_path": "write `prompt_cache_disk_bytes`, the room on the disk for saved slots and finished prompts",
-    **dict.fromkeys(("model_draft", "md", "spec_draft_model"), "write `draft_model`"),
+    **dict.fromkeys(("model_draft", "md", "spec_draft_model", "hf_repo_draft", "hfd"), "write `draft_model`"),
+    "reasoning": "write `chat_template_kwargs: {enable_thinking: true}`, or `false`",
     **dict.fromkeys(("draft", "draft_n", "spec_draft_n_max"), "write `draft_max`"),
 }
 """Names from other servers, and from the short forms of llama-server's flags, with the way to say it here."""
@@ -121,32 +123,20 @@ TOP_POINTERS: Mapping[str, str] = {
 }
 """Names of the top level from other servers, with the way to say it here."""
 
-_SAMPLING = """
-temperature top_k top_p min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias ignore_eos
-seed stop
-"""
-REQUEST_PARAMETERS: Mapping[str, str] = {name: name for name in _SAMPLING.split()} | {"temp": "temperature"}
-"""What a request says for itself, under the name that requests use."""
+REQUEST_PARAMETERS: Mapping[str, str] = {**REQUEST_FIELDS, **{name: name for name in REQUEST_FIELDS.values()}}
+"""What a request says for itself, by its name there and by llama-server's option."""
 
 _OTHER_FLAGS = """
-adaptive_decay adaptive_target backend_sampling cache_idle_slots cache_prompt cache_reuse cache_type_k_draft
-cache_type_v_draft checkpoint_min_step context_shift control_vector control_vector_layer_range control_vector_scaled
-cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict cpu_strict_batch ctx_checkpoints
-ctx_size_draft defrag_thold device_draft direct_io docker_repo draft_min draft_p_min
-dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breaker dynatemp_exp dynatemp_range
-embd_normalize fit fit_ctx fit_target gpu_layers_draft grammar grammar_file image_max_tokens
-image_min_tokens json_schema json_schema_file keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic
-lookup_cache_static mirostat mirostat_ent mirostat_lr mmproj_auto mmproj_device mmproj_offload
-mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_context_shift no_direct_io no_host
-no_mmproj no_mmproj_offload no_perf no_prefill_assistant no_repack no_warmup numa override_kv override_tensor
-override_tensor_draft perf poll poll_batch prefill_assistant prio prio_batch reasoning reasoning_budget
-reasoning_budget_message reasoning_effort reasoning_format reasoning_preserve repack reverse_prompt
-rpc sampler_seq samplers sampling_seq skip_chat_parsing slot_prompt_similarity spec_type special
-spm_infill swa_checkpoints threads_batch threads_draft threads_http top_n_sigma top_nsigma typical typical_p verbose
-verbosity warmup xtc_probability xtc_threshold
+backend_sampling cache_type_k_draft cache_type_v_draft context_shift control_vector control_vector_layer_range
+control_vector_scaled cpu_mask cpu_mask_batch cpu_moe cpu_moe_draft cpu_range cpu_range_batch cpu_strict
+cpu_strict_batch ctx_size_draft device_draft direct_io docker_repo draft_min draft_p_min embd_normalize gpu_layers_draft
+image_max_tokens image_min_tokens keep kv_unified_per_slot lazy_mode load_mode lookup_cache_dynamic lookup_cache_static
+mmproj_device mmproj_url moe_cache_mib n_cpu_ffn n_cpu_moe n_cpu_moe_draft no_cache_prompt no_direct_io no_host
+no_prefill_assistant no_repack numa override_kv override_tensor override_tensor_draft
+reasoning_budget_message reasoning_preserve rpc special spec_type threads_draft
 """
 LATER_LLAMA_FLAGS = frozenset(_OTHER_FLAGS.split())
-"""Long names of llama-server's other flags, so that none of them is called a typing mistake."""
+"""Long names of llama-server's flags that nothing here stands for, so that none is called a typing mistake."""
 
 
 def explain_model_key(key: str, value_text: str | None, *, section: str = "a model") -> str:  # noqa: PLR0911 - a ladder of answers
@@ -160,9 +150,12 @@ def explain_model_key(key: str, value_text: str | None, *, section: str = "a mod
         return f"`{canonical}` {NOT_YET}"
     if (pointer := POINTERS.get(canonical)) is not None:
         return f"`{key}` is not a key here: {pointer}"
-    if (parameter := REQUEST_PARAMETERS.get(canonical)) is not None:
+    flag = SYNONYMS.get(canonical, canonical)
+    if (parameter := REQUEST_PARAMETERS.get(canonical) or REQUEST_PARAMETERS.get(flag)) is not None:
         rule = f"request: {{defaults: {{{parameter}: {value_text or '…'}}}}}"
         return f"`{key}` is a parameter of requests, not of models: write `{rule}`"
+    if flag in IGNORED:
+        return f"`{key}` is not a key here: leave it out: Corral decides that itself, or nothing hangs on it"
     if canonical in LATER_LLAMA_FLAGS:
         return f"llama-server's option `{canonical}` {NOT_YET}"
     if canonical in LIMIT_KEYS:
@@ -244,7 +237,7 @@ def explain_alias_key(key: str, known: Collection[str]) -> str:
 def explain_rule_key(key: str, value_text: str | None, known: Collection[str]) -> str:
     """Return why `key` is refused among request rules."""
     if key in REQUEST_PARAMETERS:
-        rule = f"{{{key}: {value_text or '…'}}}"
+        rule = f"{{{REQUEST_PARAMETERS[key]}: {value_text or '…'}}}"
         return f"say when it applies: `defaults: {rule}` or `force: {rule}`"
     return _nearest(key, known)
 

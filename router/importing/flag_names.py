@@ -136,6 +136,55 @@ no_mmproj_auto mmproj_auto mmproj_offload no_mmproj_offload
 IGNORED: Final = frozenset(_IGNORED_TEXT.split())
 """Options that change nothing that a client sees, or that Corral decides by itself: nothing is lost without them."""
 
+REQUEST_FLOATS: Final[Mapping[str, str]] = {
+    "temp": "temperature",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "typical": "typical_p",
+    "top_nsigma": "top_n_sigma",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "dry_multiplier": "dry_multiplier",
+    "dry_base": "dry_base",
+    "dynatemp_range": "dynatemp_range",
+    "dynatemp_exp": "dynatemp_exponent",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
+    "adaptive_target": "adaptive_target",
+    "adaptive_decay": "adaptive_decay",
+}
+REQUEST_INTEGERS: Final[Mapping[str, str]] = {
+    "top_k": "top_k",
+    "repeat_last_n": "repeat_last_n",
+    "seed": "seed",
+    "dry_allowed_length": "dry_allowed_length",
+    "dry_penalty_last_n": "dry_penalty_last_n",
+    "mirostat": "mirostat",
+    "reasoning_budget": "reasoning_budget_tokens",
+}
+"""Options that requests have fields for: they become `request: {defaults: …}`."""
+
+_REQUEST_OTHERS: Final[Mapping[str, str]] = {
+    "samplers": "samplers",
+    "sampling_seq": "samplers",
+    "dry_sequence_breaker": "dry_sequence_breakers",
+    "reverse_prompt": "stop",
+    "stop": "stop",
+    "logit_bias": "logit_bias",
+    "ignore_eos": "ignore_eos",
+    "reasoning_format": "reasoning_format",
+    "reasoning_effort": "reasoning_effort",
+    "grammar": "grammar",
+    "grammar_file": "grammar",
+    "json_schema": "json_schema",
+    "json_schema_file": "json_schema",
+}
+REQUEST_FIELDS: Final[Mapping[str, str]] = {**REQUEST_FLOATS, **REQUEST_INTEGERS, **_REQUEST_OTHERS}
+"""By an option that says what a request may say for itself: the field."""
+
 _VARIABLE_NAMES: Final[Mapping[str, str]] = {
     "n_parallel": "parallel",
     "batch": "batch_size",

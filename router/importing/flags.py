@@ -14,7 +14,7 @@ from typing import Any, Final
 from router.catalog_keys import MODEL_KEYS
 from router.catalog_kinds import Choice, Flag, Number, Proportions, Whole
 from router.catalog_refusals import explain_model_key
-from router.importing.flag_names import BOOLEAN, IGNORED, canonical
+from router.importing.flag_names import BOOLEAN, IGNORED, REQUEST_FLOATS, REQUEST_INTEGERS, canonical
 from router.importing.imported import ImportedModel
 from router.importing.special_flags import NUMBER, OFF, ON, SPECIAL, hub_reference, shown
 
@@ -22,37 +22,6 @@ Pairs = Sequence[tuple[str, str | None]]
 """Options by their canonical names, in the order they were given; None = without a value."""
 
 _HUB_URL = re.compile(r"https?://huggingface\.co/([^/]+)/([^/]+)/(?:resolve|blob)/([^/]+)/(.+\.gguf)(?:\?.*)?")
-
-_FLOATS: Final[Mapping[str, str]] = {
-    "temp": "temperature",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repeat_penalty": "repeat_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "typical": "typical_p",
-    "top_nsigma": "top_n_sigma",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
-    "dry_multiplier": "dry_multiplier",
-    "dry_base": "dry_base",
-    "dynatemp_range": "dynatemp_range",
-    "dynatemp_exp": "dynatemp_exponent",
-    "mirostat_tau": "mirostat_tau",
-    "mirostat_eta": "mirostat_eta",
-    "adaptive_target": "adaptive_target",
-    "adaptive_decay": "adaptive_decay",
-}
-_INTEGERS: Final[Mapping[str, str]] = {
-    "top_k": "top_k",
-    "repeat_last_n": "repeat_last_n",
-    "seed": "seed",
-    "dry_allowed_length": "dry_allowed_length",
-    "dry_penalty_last_n": "dry_penalty_last_n",
-    "mirostat": "mirostat",
-    "reasoning_budget": "reasoning_budget_tokens",
-}
-"""Options that requests have fields for: they become `request: {defaults: …}`."""
 
 
 def read_words(words: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
@@ -95,10 +64,10 @@ def apply_options(model: ImportedModel, pairs: Pairs) -> None:
         special = SPECIAL.get(name)
         if special is not None:
             special(model, value or "", several[name])
-        elif name in _FLOATS:
-            _request_number(model, name, _FLOATS[name], value, float)
-        elif name in _INTEGERS:
-            _request_number(model, name, _INTEGERS[name], value, int)
+        elif name in REQUEST_FLOATS:
+            _request_number(model, name, REQUEST_FLOATS[name], value, float)
+        elif name in REQUEST_INTEGERS:
+            _request_number(model, name, REQUEST_INTEGERS[name], value, int)
         elif name in MODEL_KEYS and MODEL_KEYS[name].engine is not None:
             _option(model, name, value)
         elif name not in IGNORED:

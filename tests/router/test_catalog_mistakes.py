@@ -121,7 +121,14 @@ def test_a_contradiction_with_a_default_is_reported_at_the_line_that_can_be_chan
         ("temp", "write `request: {defaults: {temperature: 1}}`"),
         ("top_k", "write `request: {defaults: {top_k: 1}}`"),
         *((key, f"option `{key}` is not available in this release yet") for key in ("n_cpu_moe", "override_tensor")),
-        *((key, f"option `{key}` is not available in this release yet") for key in ("numa", "mirostat", "perf")),
+        *((key, f"option `{key}` is not available in this release yet") for key in ("numa", "rpc")),
+        *((key, f"write `request: {{defaults: {{{key}: 1}}}}`") for key in ("mirostat", "grammar", "xtc_probability")),
+        ("dynatemp_exp", "write `request: {defaults: {dynatemp_exponent: 1}}`"),
+        ("reasoning-budget", "write `request: {defaults: {reasoning_budget_tokens: 1}}`"),
+        *(
+            (key, "leave it out: Corral decides that itself")
+            for key in ("perf", "no-warmup", "cache_reuse", "verbosity")
+        ),
         *((key, "leave it out") for key in ("embeddings", "rerank")),
         ("max_loaded", "top-level `limits:`"),
         ("defaults", "a key of the top level"),
