@@ -184,7 +184,7 @@ class TooManyWrongKeys(RouterError):
 
 
 class NotAvailableYet(RouterError):
-    """A route that a later release will answer."""
+    """What this release, or this configuration, does not do."""
 
     http_status = 501
     code = "not_available_yet"

@@ -89,7 +89,7 @@ class RouterSettings(BaseSettings):
     api_keys: _Secrets = ()
     """Keys that may run models (comma-separated)."""
     metrics_keys: _Secrets = ()
-    """Keys that may read `/metrics` and `/slots`."""
+    """Keys that may watch: `/metrics`, `/status`, `/slots`, `/requests` and `/events`."""
     admin_keys: _Secrets = ()
     """Keys that may do everything, load and unload included."""
     api_key_file: _Path | None = None

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from router.importing.imported import Imported, ImportedModel, NotImportable
 
-_INSTRUCTION = re.compile(
-    r"^\s*(FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|REQUIRES)\s+(.*)$", re.IGNORECASE
-)
+_INSTRUCTION = re.compile(r"^\s*([A-Za-z]{2,20})\s+(.*)$")
+_KNOWN = frozenset({"FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES"})
+"""In capitals or not; others must be in capitals to be taken for instructions."""
 _REQUEST = {
     **dict.fromkeys(
         ("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"), float
@@ -44,7 +44,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
     lines = iter(text.splitlines())
     for line in lines:
         match = _INSTRUCTION.match(line)
-        if match is None:
+        if match is None or not (match[1].isupper() or match[1].upper() in _KNOWN):
             continue
         word, value = match[1].upper(), match[2].strip()
         if value.startswith('"""'):
@@ -80,8 +80,10 @@ def _apply(model: ImportedModel, word: str, value: str) -> None:
             )
         case "MESSAGE":
             model.note("MESSAGE: let requests send the conversation that they begin with")
+        case "LICENSE" | "REQUIRES":
+            pass  # nothing hangs on them here
         case _:
-            pass
+            model.note(f"{word}: not known here")
 
 
 def _from(model: ImportedModel, value: str) -> None:

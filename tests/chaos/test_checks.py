@@ -53,10 +53,9 @@ async def test_lost_request_is_seen_and_counted(fragile: Arena) -> None:
 async def test_answer_that_is_not_the_expected_one_is_lost(field: Arena, traffic: Traffic) -> None:
     traffic._expected = {name: text + "?" for name, text in traffic._expected.items()}
     traffic.start()
-    await asyncio.sleep(1)
+    await until(lambda: bool(traffic.lost), what="a lost answer")
     await traffic.stop()
     await traffic.close()
-    assert traffic.lost
 
 
 async def test_orphan_is_found(field: Arena, traffic: Traffic) -> None:

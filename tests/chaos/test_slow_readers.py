@@ -66,8 +66,7 @@ async def until_cut(field: Arena, clients: list[Rude], within_s: float) -> None:
         return num_connected(field) < min(len(clients) / 2, OWN_CONNECTIONS)
 
     try:
-        await asyncio.sleep(0.5)
-        assert num_connected(field) >= len(clients)
+        await until(lambda: num_connected(field) >= len(clients), what="all connections")
         await until(are_cut, within_s=within_s, what=f"the cut of {len(clients)} clients")
     finally:
         for task in reading:

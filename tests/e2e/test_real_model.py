@@ -104,7 +104,7 @@ async def test_eight_streams_on_four_slots_all_finish_and_several_generate_at_on
 @pytest.mark.slow
 async def test_eight_requests_of_32_tokens_on_eight_slots_share_their_passes(api: Api) -> None:
     await api.complete("wide", "Warm", 1)
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("wide")
     generated = await api.metric("corral_generated_tokens_total", model="wide")
     passes = await api.metric("corral_forward_total", model="wide")
     prompts = [random_tokens(12, seed) for seed in range(8)]
@@ -151,12 +151,12 @@ async def test_long_prompt_stops_neither_running_answers_nor_the_routes_that_wat
 @pytest.mark.slow
 async def test_common_beginning_of_simultaneous_requests_is_computed_once(api: Api) -> None:
     await api.complete("main", "Warm", 1)
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("main")
     computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed")
     common = random_tokens(200, seed=500)
     asked = [api.complete("main", [*common, *random_tokens(5, seed=501 + i)], 2) for i in range(4)]
     assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 4
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("main")
     computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed") - computed
     # Nobody waits for the last few tokens that somebody else computes.
     assert computed <= 200 + 4 * (5 + LEADER_MARGIN)
@@ -204,7 +204,7 @@ async def test_client_that_leaves_while_its_answer_grows_frees_its_slot(api: Api
     await until(leaver.has_state("GENERATING"), what="a growing answer")
     await leaver.leaves(writer)
     await until(leaver.is_idle, within_s=FREED_WITHIN_S, what="a free slot")
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("fragile")
     generated = await api.metric("corral_generated_tokens_total", model="fragile")
     await asyncio.sleep(STATUS_PERIOD_S)
     assert await api.metric("corral_generated_tokens_total", model="fragile") == generated, "nobody reads these tokens"
@@ -215,13 +215,13 @@ async def test_client_that_leaves_while_its_answer_grows_frees_its_slot(api: Api
 async def test_client_that_leaves_while_its_prompt_is_read_frees_its_slot(api: Api, stream: bool) -> None:
     leaver = Leaver(api, "main")
     await api.complete("main", "Warm", 1)
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("main")
     computed = await api.metric("corral_prompt_tokens_total", model="main", source="computed")
     writer = await leaver.ask(random_tokens(1900, seed=200 + stream), 4, stream=stream)
     await until(leaver.has_state("PROCESSING_PROMPT"), what="a prompt that is read")
     await leaver.leaves(writer)
     await until(leaver.is_idle, within_s=FREED_WITHIN_S, what="a free slot")
-    await asyncio.sleep(STATUS_PERIOD_S)
+    await api.reported("main")
     assert await api.metric("corral_prompt_tokens_total", model="main", source="computed") - computed < 1800
 
 

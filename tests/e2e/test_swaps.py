@@ -132,7 +132,7 @@ async def test_steady_traffic_keeps_another_model_out_no_longer_than_it_allows(s
 
     await ask()
     loading = asyncio.create_task(load())
-    await asyncio.sleep(0.2)
+    await until(lambda: len(statuses) > 1, what="the traffic")
     urgent = asyncio.create_task(server.chat("urgent"))
     await until_waiting(server, "urgent")
     oldest = sample(await page(server), "corral_queue_oldest_seconds", model="urgent")

@@ -23,11 +23,13 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.served import is_running
+from tests.support.served import is_running, until
 
 START_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 120.0
 """For a machine that is busy with other things too."""
+ON_THE_WAY_S = 0.1
+"""So long may a report be on its way from a worker."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -227,6 +229,16 @@ class Api:
         async with self.session.get(self.server.url + "/metrics") as reply:
             text = await reply.text()
         return {family.name: family for family in text_string_to_metric_families(text)}
+
+    async def reported(self, model: str) -> None:
+        """Return when the figures of the model's one worker are newer than this call."""
+        asked_s = time.monotonic()
+
+        async def is_new() -> bool:
+            since_s = time.monotonic() - asked_s - ON_THE_WAY_S
+            return await self.metric("corral_worker_status_age_seconds", model=model) < since_s
+
+        await until(is_new, within_s=30, what=f"a report of the worker of {model}")
 
     async def metric(self, name: str, **labels: str) -> float:
         """Return the sum over all series of `name` that have these labels."""

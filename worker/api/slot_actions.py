@@ -28,6 +28,7 @@ from worker.engine.slot_state import NoRoomInCache, NotTaken, SlotBusy, SlotEmpt
 from worker.errors import CacheFull, EngineGone, RequestError
 
 MAX_NAME_CHARS = 255
+_NAME = f"a string that is not empty, of at most {MAX_NAME_CHARS} characters"
 
 Action = Literal["save", "restore", "erase"]
 
@@ -71,13 +72,13 @@ class SlotFields(Fields):
 
     id_slot: Whole = Field(ge=0, description="the number of a slot")
     action: Action = Field(description="save, restore or erase")
-    filename: str | None = Field(None, description="a string that is not empty, of at most 255 characters")
+    filename: str | None = Field(None, description=_NAME)
 
     @field_validator("filename")
     @classmethod
     def _check_name(cls, value: str | None) -> str | None:
         if value is not None and not 0 < len(value) <= MAX_NAME_CHARS:
-            raise wrong("must be a string that is not empty, of at most 255 characters")
+            raise wrong(f"must be {_NAME}")
         return value
 
 

@@ -27,7 +27,7 @@ class FrameType(StrEnum):
     """JSON `[{choice, token_ids, sampler_state?, ...}, ...]`: the step of the reply that the data before it show.
     With all of these payloads another worker can go on with the reply."""
     PROGRESS = "P"
-    """JSON prefill progress."""
+    """Reserved: nobody sends it."""
     STORE = "S"
     """What to keep of the reply for later requests, before its last data frame: lines of JSON, of which the first has
     its `id`, the second is the reply itself, and the others are the items of the conversation, each on a line."""

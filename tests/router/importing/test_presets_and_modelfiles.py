@@ -60,6 +60,8 @@ TEMPLATE "{{ .Prompt }}"
 ADAPTER ./a.gguf
 MESSAGE user hello
 LICENSE MIT
+RENDERER odd-form
+and this is no instruction
 '''
 
 
@@ -105,10 +107,13 @@ def test_parameters_of_a_modelfile_become_options_and_request_defaults() -> None
     assert [lora.source for lora in spec.loras] == ["./a.gguf"]
 
 
-@pytest.mark.parametrize("word", ["SYSTEM", "TEMPLATE", "MESSAGE", "adapter", "PARAMETER odd", "PARAMETER top_k"])
+@pytest.mark.parametrize(
+    "word", ["SYSTEM", "TEMPLATE", "MESSAGE", "adapter", "RENDERER", "PARAMETER odd", "PARAMETER top_k"]
+)
 def test_what_a_modelfile_says_beyond_that_is_noted(word: str) -> None:
     (model,) = read_modelfile(MODELFILE, "pirate").models
     assert any(word in note for note in model.notes)
+    assert not any(silent in note for note in model.notes for silent in ("LICENSE", "and this"))
     assert not any("pirate." in note for note in model.notes), "the text of several lines is one instruction"
 
 
