@@ -92,10 +92,14 @@ def mebibytes(num_bytes: int) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Have `text` in `path`: readers see the old file or the whole new one."""
+    """Have `text` in `path`: readers see the old file or the whole new one. Raises: OSError, and nothing is left."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> dict[str, object]:

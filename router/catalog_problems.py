@@ -69,5 +69,9 @@ class CatalogError(RouterError):
     @property
     def summary(self) -> str:
         """One line for a log: the first problem, and how many more there are."""
-        first = self.problems[0].describe(self.path)
-        return first if len(self.problems) == 1 else f"{first} (and {len(self.problems) - 1} more)"
+        return and_more(self.problems[0].describe(self.path), len(self.problems))
+
+
+def and_more(first: str, num_problems: int) -> str:
+    """Return what is said of the first of so many problems, and how many more there are."""
+    return first if num_problems == 1 else f"{first} (and {num_problems - 1} more)"

@@ -29,13 +29,7 @@ class MessagesReader(ReplyReader):
         if name == b"data" and _MATTERS.search(data) is not None:
             self._read(data.strip())
 
-    def _read(self, data: bytes) -> bool:
-        try:
-            fields = orjson.loads(data)
-        except ValueError:
-            return False
-        if not isinstance(fields, dict):
-            return True
+    def _note(self, fields: dict[str, Any], data: bytes) -> None:
         match fields.get("type"):
             case "error":
                 self.error = read_error(500, data)
@@ -51,7 +45,6 @@ class MessagesReader(ReplyReader):
                 self._note_reason(fields)
             case None:
                 self._note_usage({"usage": fields})
-        return True
 
     def _note_usage(self, holder: Mapping[str, Any]) -> None:
         """Take counts over; each is a total, and one that is not told stays what it was."""

@@ -23,7 +23,7 @@ from router.body import BodyMemory
 from router.catalog import Catalog, Limits, ModelSpec
 from router.catalog_diff import AVAILABILITY, CatalogDiff, compare
 from router.catalog_files import Locate, examine_text, in_order, load_catalog, named_files
-from router.catalog_problems import ELSEWHERE, CatalogError, Problem, first_problems
+from router.catalog_problems import ELSEWHERE, CatalogError, Problem, and_more, first_problems
 from router.checking import vain_names
 from router.cors import ANY
 from router.errors import ShuttingDown, TooManyRequests
@@ -57,8 +57,7 @@ class Refused:
     @property
     def summary(self) -> str:
         """The first problem and how many more there are, on one line."""
-        first = self.problems[0].describe()
-        return first if len(self.problems) == 1 else f"{first} (and {len(self.problems) - 1} more)"
+        return and_more(self.problems[0].describe(), len(self.problems))
 
     @property
     def outline(self) -> str:
@@ -71,8 +70,7 @@ class Refused:
         return self._outlined(dataclasses.replace(self.problems[0], where="").whereabouts)
 
     def _outlined(self, whereabouts: str) -> str:
-        more = "" if len(self.problems) == 1 else f" (and {len(self.problems) - 1} more)"
-        return f"{whereabouts or 'the file or a key'}{more}: {ELSEWHERE}"
+        return f"{and_more(whereabouts or 'the file or a key', len(self.problems))}: {ELSEWHERE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,12 +76,17 @@ class ReplyReader:
             self._read(data)
 
     def _read(self, data: bytes) -> bool:
+        """Return whether it is JSON; what it says has been noted."""
         try:
             fields = orjson.loads(data)
         except ValueError:
             return False
-        if not isinstance(fields, dict):
-            return True
+        if isinstance(fields, dict):
+            self._note(fields, data)
+        return True
+
+    def _note(self, fields: dict[str, Any], data: bytes) -> None:
+        """Take over what one object, read from `data`, says of the reply."""
         if isinstance(usage := fields.get("usage"), dict):
             self.usage = {
                 name: value for name, value in usage.items() if is_count(value) or name == "prompt_tokens_details"
@@ -93,7 +98,6 @@ class ReplyReader:
             reason = choice.get("finish_reason") if isinstance(choice, dict) else None
             if isinstance(reason, str):
                 self.finish_reasons = (*self.finish_reasons, reason[:40])[:16]
-        return True
 
 
 def read_error(status: int, body: bytes) -> ErrorPayload | None:

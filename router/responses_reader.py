@@ -37,13 +37,7 @@ class ResponsesReader(ReplyReader):
         elif not line.strip() and self._is_in_last:  # not before: an event without its end is none
             self.is_done = True
 
-    def _read(self, data: bytes) -> bool:
-        try:
-            fields = orjson.loads(data)
-        except ValueError:
-            return False
-        if not isinstance(fields, dict):
-            return True
+    def _note(self, fields: dict[str, Any], data: bytes) -> None:
         match fields.get("type"), fields.get("object"):
             case "error", _:
                 self.error = _error(fields)
@@ -57,7 +51,6 @@ class ResponsesReader(ReplyReader):
             case _:
                 if fields.get("error"):
                     self.error = _error(fields)
-        return True
 
     def _note_response(self, response: Mapping[str, Any]) -> None:
         self._note_usage(object_in(response, "usage"))

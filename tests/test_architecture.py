@@ -119,9 +119,9 @@ WORKER_LAYERS = {
     3: """
         __main__ app life probe process api.answer_plan api.anthropic_messages api.chat_prompt
         api.engine_requests api.fim_prompt api.gate api.llama_completion api.llama_embedding
-        api.llama_infill api.llama_reply api.ollama_chat api.ollama_embed api.ollama_generate
-        api.openai_chat api.openai_completions api.openai_embeddings api.openai_responses api.pooled
-        api.rerank api.served api.slot_actions api.stream api.tokens
+        api.llama_infill api.llama_job api.llama_reply api.ollama_chat api.ollama_embed
+        api.ollama_generate api.openai_chat api.openai_completions api.openai_embeddings
+        api.openai_responses api.pooled api.rerank api.served api.slot_actions api.stream api.tokens
     """,
 }
 """Words (0), pure decisions (1), effects (2), HTTP and composition (3). A new room is placed here first."""

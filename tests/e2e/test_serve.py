@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from tests.support.gguf_bytes import gguf_bytes
+from tests.support.openai_stream import payloads_of
 from tests.support.served import Served, is_running, served, server_env, until
 
 ALIASES = ["gpt-4o-mini", "org/small:fast"]
@@ -28,15 +29,6 @@ FREED_WITHIN_S = 2.0
 
 def models(**fake: Any) -> dict[str, dict[str, Any]]:
     return {"small": {"aliases": ALIASES, "fake": fake}}
-
-
-def payloads(text: str) -> list[Any]:
-    found = []
-    for block in text.split("\n\n"):
-        if block.startswith("data: "):
-            payload = block.removeprefix("data: ")
-            found.append(payload if payload == "[DONE]" else json.loads(payload))
-    return found
 
 
 async def test_thirty_first_requests_by_three_names_start_one_process(tmp_path: Path) -> None:
@@ -134,7 +126,7 @@ async def test_worker_killed_in_mid_stream_is_an_error_event_without_done(tmp_pa
         reply = await server.chat("small", stream=True, tokens=10_000, delay_s=0.01)
         await reply.content.readuntil(b'"w3 "')
         os.kill(server.worker_pids()[0], signal.SIGKILL)
-        *_, last = payloads((await reply.content.read()).decode())
+        *_, last = payloads_of((await reply.content.read()).decode())
         assert last["error"]["code"] == "worker_died"
         assert "SIGKILL" in last["error"]["message"]
         await _until_outcome(server, "worker_died")
@@ -201,7 +193,7 @@ async def test_term_lets_running_answers_end_and_refuses_new_ones(tmp_path: Path
         assert refused.headers["Connection"] == "close", "a kept connection would keep its client here"
         async with server.session.get(f"{server.url}/health") as health:
             assert (health.status, (await health.json())["status"]) == (503, "draining")
-        events = payloads((await reply.content.read()).decode())
+        events = payloads_of((await reply.content.read()).decode())
         assert events[-1] == "[DONE]"
         assert await asyncio.wait_for(server.process.wait(), 10) == 0
         assert not any(is_running(pid) for pid in pids)
@@ -212,7 +204,7 @@ async def test_drain_that_takes_too_long_ends_in_an_error_event(tmp_path: Path) 
         reply = await server.chat("small", stream=True, tokens=10_000, delay_s=0.01)
         await reply.content.readuntil(b'"w3 "')
         server.process.send_signal(signal.SIGTERM)
-        *_, last = payloads((await reply.content.read()).decode())
+        *_, last = payloads_of((await reply.content.read()).decode())
         assert last["error"]["code"] == "shutting_down"
         assert await asyncio.wait_for(server.process.wait(), 10) == 0
 

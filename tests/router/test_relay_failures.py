@@ -12,22 +12,13 @@ from router.events import ExitReason, WorkerExit
 from router.lifecycle import WorkerState
 from tests.fakes.supervisor import EVENTS, Received, Sender, make_resident, make_view
 from tests.support.http_side import CHAT, http_side
+from tests.support.openai_stream import payloads_of
 from tests.support.served import until
 from worker.contract import ErrorPayload, FrameType, Header, encode_frame
 
 HELLO = {"model": "smol", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = HELLO | {"stream": True}
 TOO_LONG = ErrorPayload(400, "context_length_exceeded", "2049 tokens are more than 2048", "messages")
-
-
-def events_of(text: str) -> list[Any]:
-    """Return what the events of a stream carry: parsed JSON, or the text `[DONE]`."""
-    found = []
-    for block in text.split("\n\n"):
-        if block.startswith("data: "):
-            payload = block.removeprefix("data: ")
-            found.append(payload if payload == "[DONE]" else json.loads(payload))
-    return found
 
 
 # --- errors that the worker tells ---
@@ -77,7 +68,7 @@ async def test_error_in_an_open_stream_is_its_last_event() -> None:
     async with http_side() as side:
         side.worker.script = fail_late
         reply = await side.client.post(CHAT, json=STREAM)
-        first, last = events_of(await reply.text())
+        first, last = payloads_of(await reply.text())
         assert first == {"n": 1}
         assert last["error"]["code"] == "engine_failed"
         assert side.num_requests(outcome="error") == 1
@@ -124,7 +115,7 @@ async def test_stream_whose_worker_dies_ends_with_an_error_and_without_done() ->
         side.worker.script = die
         side.supervisor.views["smol"] = make_view("smol", last_exit=exit_)
         reply = await side.client.post(CHAT, json=STREAM)
-        first, last = events_of(await reply.text())
+        first, last = payloads_of(await reply.text())
         assert first == {"n": 1}
         assert last["error"]["code"] == "worker_died"
         assert "killed by SIGKILL" in last["error"]["message"]

@@ -11,20 +11,11 @@ import pytest
 from router.errors import ModelUnavailable, QueueTimeout, TooManyRequests
 from tests.fakes.supervisor import EVENTS, Received, Sender
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog, make_spec
+from tests.support.openai_stream import payloads_of
 from worker.contract import FrameType, Header, encode_frame
 
 HELLO = {"model": "smol", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = HELLO | {"stream": True}
-
-
-def events_of(text: str) -> list[Any]:
-    """Return what the events of a stream carry: parsed JSON, or the text `[DONE]`."""
-    found = []
-    for block in text.split("\n\n"):
-        if block.startswith("data: "):
-            payload = block.removeprefix("data: ")
-            found.append(payload if payload == "[DONE]" else json.loads(payload))
-    return found
 
 
 # --- waiting ---
@@ -39,7 +30,7 @@ async def test_silent_stream_is_opened_and_pinged_until_the_answer_comes() -> No
             assert await reply.content.readuntil(b"\n\n") == b": ping\n\n"
         side.supervisor.gate.set()
         rest = (await reply.content.read()).decode()
-        assert events_of(rest) == [{"n": 1}, "[DONE]"]
+        assert payloads_of(rest) == [{"n": 1}, "[DONE]"]
 
 
 async def test_failure_after_a_ping_is_an_event() -> None:
@@ -49,7 +40,7 @@ async def test_failure_after_a_ping_is_an_event() -> None:
         reply = await side.client.post(CHAT, json=STREAM)
         assert await reply.content.readuntil(b"\n\n") == b": ping\n\n"
         side.supervisor.gate.set()
-        (event,) = events_of((await reply.content.read()).decode())
+        (event,) = payloads_of((await reply.content.read()).decode())
         assert event["error"]["code"] == "model_unavailable"
         assert event["error"]["message"] == "the file is cut off"
 

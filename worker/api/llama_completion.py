@@ -9,17 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
-from worker.api.engine_requests import check_num_choices, held_to, make_requests
+from worker.api.engine_requests import check_num_choices
 from worker.api.fields import read_fields, wrong
 from worker.api.llama_fields import LlamaFields
+from worker.api.llama_job import llama_job
 from worker.api.llama_prompts import ALLOWED, PROMPTS, MixedPrompt, prompt_tokens, read_prompts
-from worker.api.llama_reply import LlamaFormatter
 from worker.api.refusals import refuse_unsupported
 from worker.api.refused_llama import LLAMA
 from worker.api.served import Envelope, Job, ServedModel
-from worker.api.text_limits import TextLimits
 
 
 class LlamaCompletionFields(LlamaFields):
@@ -48,25 +46,4 @@ def read_llama_completion(model: ServedModel, body: bytes, envelope: Envelope) -
     prompts = [
         prompt_tokens(model.vocabulary, prompt, context=model.context, param="prompt") for prompt in fields.prompt
     ]
-    requests = make_requests(
-        model,
-        envelope,
-        fields,
-        prompts,
-        param="prompt",
-        num_choices=fields.num_choices,
-        max_tokens=fields.max_answer,
-        num_logprobs=fields.num_logprobs,
-    )
-    plan = plan_text(model, fields.read_format())
-    requests = held_to(requests, plan.constraint)
-    formatter = LlamaFormatter(model, fields, requests)
-    return Job(
-        requests,
-        fields.num_choices,
-        fields.stop,
-        bool(fields.stream),
-        formatter,
-        plan,
-        limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
-    )
+    return llama_job(model, fields, envelope, prompts, param="prompt")

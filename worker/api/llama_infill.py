@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from worker.api.answer_plan import plan_text
 from worker.api.body import read_object
-from worker.api.engine_requests import held_to, make_requests
 from worker.api.fields import Fields, read_fields
 from worker.api.fim_prompt import ExtraFile, Gap, fim_prompt
 from worker.api.llama_fields import LlamaFields
-from worker.api.llama_reply import LlamaFormatter
+from worker.api.llama_job import llama_job
 from worker.api.refusals import refuse_unsupported
 from worker.api.refused_llama import LLAMA
 from worker.api.served import Envelope, Job, ServedModel
-from worker.api.text_limits import TextLimits
 
 MAX_EXTRAS = 256
 
@@ -54,25 +51,5 @@ def read_infill(model: ServedModel, body: bytes, envelope: Envelope) -> Job:
         suffix_param="input_suffix",
     )
     prompt = fim_prompt(model, gap, num_answer=fields.max_answer or 1)
-    requests = make_requests(
-        model,
-        envelope,
-        fields,
-        [prompt.tokens],
-        param="input_prefix",
-        num_choices=fields.num_choices,
-        max_tokens=fields.max_answer,
-        num_logprobs=fields.num_logprobs,
-    )
-    plan = plan_text(model, fields.read_format())
-    requests = held_to(requests, plan.constraint)
-    formatter = LlamaFormatter(model, fields, requests, is_truncated=prompt.num_left_out > 0)
-    return Job(
-        requests,
-        fields.num_choices,
-        fields.stop,
-        bool(fields.stream),
-        formatter,
-        plan,
-        limits=TextLimits(fields.max_predict_s, fields.n_indent or 0),
-    )
+    is_truncated = prompt.num_left_out > 0
+    return llama_job(model, fields, envelope, [prompt.tokens], param="input_prefix", is_truncated=is_truncated)

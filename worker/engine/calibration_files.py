@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from worker.contract import EngineOptions
@@ -54,6 +55,8 @@ def write_calibration(folder: Path, calibration: Calibration) -> None:
         temporary.write_text(calibration.to_json(), encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         log.warning("the calibration cannot be kept and will be repeated after the next load: %s", error)
 
 
