@@ -34,10 +34,12 @@ from router.errors import (
     WorkerRefused,
 )
 from router.events import ExitReason, WorkerExit, WorkerId
+from router.lifecycle import WorkerState
 from router.quarantine import Quarantine
 from router.reasons import clause
 from router.reply import Reply
 from router.resuming import Journal, Resend, ResumeMemory
+from router.retrying import Try, may_repeat
 from router.settings import RouterSettings
 from router.worker_session import ConnectionCut, NoConnection, NotHttp, WorkerReply
 from worker.contract import FRAMES_CONTENT_TYPE, FrameDecoder, FramingError, Header
@@ -48,15 +50,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FRESH_WORKER_WITHIN_S = 5.0
-"""How long a request that no worker has accepted waits for the fleet to notice that its worker is gone."""
 _RETRY_PAUSE_S = 0.05
 _PLACE_PAUSE_S = 1.0
 """How long at most an answer that has lost its worker waits until it asks for another place."""
 _ASK_AGAIN = "Please ask again."
 """What a client can do about a lost worker."""
-_MAX_SENT = 2
-"""Times that a request's bytes may have left without any answer: a request that kills its worker must not go on."""
+_EXIT_WITHIN_S, _STOP_WITHIN_S = 1.0, 10.0
+"""How soon the fleet notices the end of a worker: at once, unless it was sent off and its memory is waited for."""
 _SHOWN_TYPE = Header.CONTENT_TYPE.lower()
 _IDENTITY = Header.RESUME.lower()
 
@@ -90,10 +90,7 @@ class NothingReceived(Exception):
 
     def __init__(self, worker: WorkerId, cause: Exception, at_s: float) -> None:
         super().__init__(str(cause) or type(cause).__name__)
-        self.worker = worker
-        self.at_s = at_s
-        self.was_sent = not isinstance(cause, NoConnection)
-        """False when there was no connection at all."""
+        self.what = Try(worker, at_s, was_sent=not isinstance(cause, NoConnection))
 
 
 class Lost(Exception):
@@ -127,6 +124,7 @@ class Relay:
         self._resume_by_s: float | None = None
         """When an answer that has lost its worker is given up; None = it has one."""
         self._answer_by_s: float | None = None
+        self._load_s = 0.0
         self._took_nothing = True
         """No worker has accepted the request, or it was refused: unless tokens are known there are none."""
         self._call = call
@@ -153,16 +151,16 @@ class Relay:
             self._turn.give_up()
 
     async def _try_until_answered(self) -> web.StreamResponse:
-        failures: list[NothingReceived] = []
+        tries: list[Try] = []
         while True:
             try:
                 return await self._attempt()
             except NothingReceived as failure:
-                failures.append(failure)
-                self._check_may_retry(failures)
+                tries.append(failure.what)
+                self._check_may_retry(tries, str(failure))
                 await asyncio.sleep(_RETRY_PAUSE_S)
             except Lost as lost:
-                failures.clear()
+                tries.clear()
                 await self._go_on(lost)
             except (ModelUnavailable, TooManyRequests) as refusal:
                 await self._wait_for_place(refusal)
@@ -185,9 +183,12 @@ class Relay:
 
     async def _wait_for_place(self, refusal: RouterError) -> None:
         """Return when it is worth asking again: full lines and pauses after crashes end. Raises: RouterError."""
-        if self._resume_by_s is None:
+        is_final = isinstance(refusal, ModelUnavailable) and refusal.retry_after_s is None
+        if self._resume_by_s is None or is_final:
             raise refusal
         pause_s = min(refusal.retry_after_s or 0.0, _PLACE_PAUSE_S)
+        if self._answer_by_s is not None and self._clock() + pause_s >= self._answer_by_s:
+            raise self._took_too_long()
         if self._clock() + pause_s >= self._resume_by_s:
             raise WorkerDied(
                 f"the worker of this answer ended, and no other could go on with it: "
@@ -197,40 +198,37 @@ class Relay:
 
     @asynccontextmanager
     async def _resumed_in_time(self) -> AsyncIterator[asyncio.Timeout]:
-        """What is inside is broken off when the answer has waited too long for another worker. Raises: WorkerDied."""
+        """What is inside is broken off when the answer has waited too long for another worker.
+
+        Raises: WorkerDied; RequestTimeout when the whole answer has taken too long meanwhile.
+        """
+        by_s = self._resume_by_s
+        if by_s is not None and self._answer_by_s is not None:
+            by_s = min(by_s, self._answer_by_s)
         try:
-            async with asyncio.timeout_at(self._resume_by_s) as limit:
+            async with asyncio.timeout_at(by_s) as limit:
                 yield limit
         except TimeoutError:
             if not limit.expired():
                 raise
+            if by_s == self._answer_by_s:
+                raise self._took_too_long() from None
             raise WorkerDied(
                 f"the worker of this answer ended, and no other could go on with it within "
                 f"{self._limits.resume_timeout_s:g} s (limits.resume_timeout_s in models.yaml). {_ASK_AGAIN}"
             ) from None
 
-    def _check_may_retry(self, failures: list[NothingReceived]) -> None:
-        """Return if the request may be sent once more. Raises: WorkerDied.
-
-        It may go to one other worker. Until the fleet has noticed that the first one is gone it may grant that one
-        again: such tries are free as long as nothing can be connected to, because then nothing was sent either.
-        """
-        first, last = failures[0], failures[-1]
-        num_sent = sum(failure.was_sent for failure in failures)
-        is_too_late = last.at_s - first.at_s > _FRESH_WORKER_WITHIN_S
-        if last.worker != first.worker or num_sent > _MAX_SENT or is_too_late:
+    def _check_may_retry(self, tries: list[Try], reason: str) -> None:
+        """Return if the request may be sent once more. Raises: WorkerDied."""
+        if not may_repeat(tries, is_resumed=self._resume_by_s is not None):
             raise WorkerDied(
                 f"the worker of `{self._call.spec.name}` went away before it accepted the request, and again when it "
-                f"was repeated: {clause(str(last))}. {_ASK_AGAIN}",
+                f"was repeated: {clause(reason)}. {_ASK_AGAIN}",
                 retry_after_s=2.0,
             )
         _log.info(
             "the worker had gone before it accepted the request; sending it again",
-            extra={
-                "request_id": self._account.request_id,
-                "worker": str(last.worker),
-                "reason": str(last),
-            },
+            extra={"request_id": self._account.request_id, "worker": str(tries[-1].worker), "reason": reason},
         )
 
     async def _attempt(self) -> web.StreamResponse:
@@ -268,10 +266,14 @@ class Relay:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                raise RequestTimeout(
-                    f"the answer took longer than the {limit_s:g} s that `{call.spec.name}` allows "
-                    f"(request_timeout_s in models.yaml)"
-                ) from None
+                raise self._took_too_long() from None
+
+    def _took_too_long(self) -> RequestTimeout:
+        spec = self._call.spec
+        return RequestTimeout(
+            f"the answer took longer than the {spec.request_timeout_s:g} s that `{spec.name}` allows "
+            f"(request_timeout_s in models.yaml)"
+        )
 
     def _num_tokens_since(self, num_before: int) -> int | None:
         """Return how many tokens have come to those that the account had then; None = nobody knows.
@@ -323,7 +325,9 @@ class Relay:
         """Return what the worker is told, with the time of its load where its reply tells it."""
         if not self._call.tells_load_time:
             return {**self._call.headers, **resend.headers}
-        return {**self._call.headers, **resend.headers, Header.LOAD_MS: str(round(1e3 * lease.load_s))}
+        if not self._journal.num_resumes:  # that of a break is no part of the answer's time
+            self._load_s = lease.load_s
+        return {**self._call.headers, **resend.headers, Header.LOAD_MS: str(round(1e3 * self._load_s))}
 
     async def _pump(self, worker_reply: WorkerReply, lease: Lease, answer: Answer) -> None:
         """Return when the answer's last frame has come.
@@ -363,14 +367,15 @@ class Relay:
         return Lost(died, may_go_on=exit_ is None or exit_.reason is not ExitReason.STOPPED)
 
     async def _last_exit(self, worker: WorkerId) -> WorkerExit | None:
-        """Return how the worker ended as soon as the fleet has noticed it; None when it does not within a second."""
-        give_up_at_s = self._clock() + 1.0
-        while self._clock() < give_up_at_s:
-            view = self._supervisor.snapshot().models.get(worker.model)
-            if view is None:
-                return None
-            if all(resident.worker != worker for resident in view.residents):
+        """Return how the worker ended as soon as the fleet has noticed it; None when it does not in time."""
+        begun_at_s = self._clock()
+        while (view := self._supervisor.snapshot().models.get(worker.model)) is not None:
+            resident = next((one for one in view.residents if one.worker == worker), None)
+            if resident is None:
                 return view.last_exit if view.last_to_exit in (worker, None) else None
+            within_s = _STOP_WITHIN_S if resident.state is WorkerState.STOPPING else _EXIT_WITHIN_S
+            if self._clock() - begun_at_s >= within_s:
+                return None
             await asyncio.sleep(0.02)
         return None
 

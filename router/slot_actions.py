@@ -29,9 +29,10 @@ async def post_slot(request: web.Request) -> web.StreamResponse:
     action = request.query.get("action", "")
     if action not in _ACTIONS:
         raise BadRequest("'action' must be save, restore or erase: POST /slots/0?action=save", param="action")
-    slot_id = int(request.match_info["id"][:20])
+    digits = request.match_info["id"].lstrip("0") or "0"
+    slot_id = int(digits[:20])
     if slot_id > _MAX_SLOT:
-        raise BadRequest(f"Invalid slot ID: there is no slot {request.match_info['id'][:20]}", param="id_slot")
+        raise BadRequest(f"Invalid slot ID: there is no slot {digits[:20]}", param="id_slot")
     order = functools.partial(_order, request.app[SERVICES], slot_id, action)
     return await run_model(request, revise=order)
 

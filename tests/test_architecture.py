@@ -34,7 +34,7 @@ ROUTER_LAYERS = {
         keep_alive kept_streams key_guesses key_usage launch lease_errors lifecycle liveness log_tail
         lora_scales messages_reader ollama_names ollama_rules placement prefix_memory prefixes pump
         rate_headers reasons recent_requests reply_reader request_rules resident responses_reader
-        resuming shown_states slot_views threads timeline waiting worker_devices worker_totals
+        resuming retrying shown_states slot_views threads timeline waiting worker_devices worker_totals
         doctor.findings doctor.gpus importing.flag_names importing.flags importing.imported
         importing.llama_swap importing.modelfile importing.presets importing.special_flags
         importing.writing metrics.clients metrics.fleet

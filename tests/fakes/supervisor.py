@@ -151,6 +151,8 @@ class FakeSupervisor:
 
     catalog: Catalog
     sockets: list[Path]
+    load_s: float = 0.5
+    """What its leases say of their models' loads."""
     refusal: RouterError | None = None
     gate: asyncio.Event | None = None
     """Leases wait for it."""
@@ -215,7 +217,7 @@ class FakeSupervisor:
             path = self.sockets[0] if len(self.sockets) == 1 else self.sockets.pop(0)
             session = WorkerSession(path)
             self._sessions.append(session)
-            yield FakeLease(WorkerId(spec.name, 0, len(self.granted)), session)
+            yield FakeLease(WorkerId(spec.name, 0, len(self.granted)), session, load_s=self.load_s)
         finally:
             self.num_leases -= 1
             self.shares.append((key_id, weight, num_tokens()))

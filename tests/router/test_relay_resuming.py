@@ -17,8 +17,8 @@ from router.errors import ModelUnavailable, TooManyRequests
 from router.events import ExitReason, WorkerExit, WorkerId
 from router.worker_session import MAX_HEAD_BYTES
 from tests.fakes.supervisor import EVENTS, Received, Script, Sender, make_view
-from tests.router.test_relay_failures import events_of
 from tests.support.http_side import CHAT, HttpSide, http_side, make_catalog
+from tests.support.openai_stream import payloads_of
 from tests.support.served import until
 from worker.contract import ErrorPayload, FrameType, Header, encode_frame
 
@@ -68,7 +68,7 @@ def whole(*numbers: int) -> list[Any]:
 async def stream_of(side: HttpSide, script: Script) -> list[Any]:
     side.worker.script = script
     reply = await side.client.post(CHAT, json=STREAM)
-    return events_of(await reply.text())
+    return payloads_of(await reply.text())
 
 
 async def test_a_stream_goes_on_behind_what_the_client_has_seen(caplog: pytest.LogCaptureFixture) -> None:
@@ -336,7 +336,7 @@ async def test_a_key_is_charged_once_for_each_token_however_many_workers_it_take
     async with http_side(ring=ring) as side:
         side.worker.script = dying(2, 0, 1)
         reply = await side.client.post(CHAT, json=STREAM, headers={"Authorization": "Bearer one"})
-        assert events_of(await reply.text()) == whole(0, 1, 2, 3)
+        assert payloads_of(await reply.text()) == whole(0, 1, 2, 3)
         assert [tokens for _, _, tokens in side.supervisor.shares] == [2, 0, 1, 1]
 
 
