@@ -6,6 +6,7 @@ Runs in a thread of its own, beside which the event loop imports the HTTP side. 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import time
 from collections.abc import Callable
@@ -129,7 +130,11 @@ def _identity(spec: LaunchSpec) -> str:
     except OSError:
         return ""
     text_side = [spec.chat_template, spec.chat_template_kwargs, spec.drop_billing_header, spec.max_tokens]
-    return hashlib.sha256(json.dumps([subject, *text_side], sort_keys=True).encode()).hexdigest()[:32]
+    adapters = [(one.name, one.scale) for one in spec.engine.loras]
+    release = importlib.metadata.version("llama-corral")
+    return hashlib.sha256(json.dumps([subject, *text_side, adapters, release], sort_keys=True).encode()).hexdigest()[
+        :32
+    ]
 
 
 def _open_prompts(spec: LaunchSpec, backend: LlamaBackend | EncoderBackend) -> PromptFolder | None:

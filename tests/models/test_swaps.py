@@ -154,7 +154,7 @@ async def test_a_long_answer_outlives_a_request_that_waits_for_nobody(api: Api) 
     other = asyncio.create_task(api.complete("gem-now", "Once upon a time", 4, ignore_eos=True))
     answer = await running
     assert api.server.worker_pids("gem-now") == [], "it waits for the answer's end"
-    assert not other.done()
+    assert not other.done(), other.result().body
     assert answer.is_done
     assert (answer.finish_reason, answer.counts[1]) == ("length", 64)
     assert (await other).status == 200

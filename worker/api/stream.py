@@ -28,7 +28,7 @@ from worker.contract import FrameType, encode_frame
 from worker.engine.detokenizer import TextStream
 from worker.engine.errors import EngineStopped
 from worker.engine.request import FinishReason, Output, PrefillProgress, RequestId
-from worker.errors import EngineGone, GenerationFailed, RequestError
+from worker.errors import CannotResume, EngineGone, GenerationFailed, RequestError
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -37,6 +37,11 @@ FRAME_BYTES = 2**20
 
 RECORDED_TOKENS = 32
 """A reply that is sent whole is recorded whenever it has so many more."""
+
+_COMPUTES_OTHERWISE = (
+    "The worker of this answer has gone, and the one in its place computes with other last digits (another device, or "
+    "other batch sizes), so that it cannot go on. Please ask again."
+)
 
 
 class Inbox:
@@ -93,7 +98,7 @@ class Reply:
         ]
         self._began_at_s: dict[int, float] = {}
         """When the first token of a choice came."""
-        self._num_known = [0] * len(self._choices)
+        self._known: list[Sequence[int]] = [()] * len(self._choices)
         """Tokens of choices that come once more although they have been taken."""
         self._known_progress: dict[int, int] = {}
         """Tokens of prompts that the client was told to be computed."""
@@ -157,7 +162,7 @@ class Reply:
                 self._inbox.put(one.index, end)
                 continue
             request = taken.continued(one.request)
-            self._num_known[one.index] = 0 if request.earlier is not None else len(taken.tokens)
+            self._known[one.index] = () if request.earlier is not None else taken.tokens
             try:
                 one.request_id = self._engine.submit(request, partial(self._inbox.put, one.index))
             except EngineStopped:
@@ -166,13 +171,20 @@ class Reply:
                 raise RequestError(f"This request is impossible for the model: {error}.") from error
 
     def _unknown(self, outputs: list[tuple[int, Output]]) -> list[tuple[int, Output]]:
-        """Return the outputs without what the lost worker had told already: tokens, and how far a prompt was."""
-        if not self._known_progress and not any(self._num_known):
+        """Return the outputs without what the lost worker had told already: tokens, and how far a prompt was.
+
+        Raises: CannotResume when they are not those that it had told: this worker computes otherwise.
+        """
+        if not self._known_progress and not any(self._known):
             return outputs
         left: list[tuple[int, Output]] = []
         for index, output in outputs:
-            num = min(self._num_known[index], len(output.tokens))
-            self._num_known[index] -= num
+            known = self._known[index]
+            num = min(len(known), len(output.tokens))
+            ends_early = num < len(known) and output.finish not in (None, FinishReason.ERROR, FinishReason.ABORT)
+            if ends_early or tuple(known[:num]) != tuple(output.tokens[:num]):
+                raise CannotResume(_COMPUTES_OTHERWISE)
+            self._known[index] = known[num:]
             rest = replace(output, tokens=output.tokens[num:], picks=output.picks[num:]) if num else output
             if rest.progress is not None and rest.progress.processed_tokens <= self._known_progress.get(index, -1):
                 rest = replace(rest, progress=None)
@@ -182,12 +194,19 @@ class Reply:
 
     def _step(self, outputs: list[tuple[int, Output]]) -> bytes:
         """Return the frames for what one or more steps of the engine brought."""
-        merged = _merge(outputs).items()
-        data = b"".join([self._show(self._choices[index], output) for index, output in merged])
+        data = b""
+        brought: list[tuple[int, Output]] = []
+        for index, output in _merge(outputs).items():
+            num_before = self._choices[index].num_tokens
+            data += self._show(self._choices[index], output)
+            num_new = self._choices[index].num_tokens - num_before
+            if num_new < len(output.tokens):  # the rest came behind the answer's end: the client has not got it
+                output = replace(output, tokens=output.tokens[:num_new], picks=output.picks[:num_new])  # noqa: PLW2901
+            brought.append((index, output))
         if self._job.is_stream:
             frames = encode_frame(FrameType.DATA, data) if data else b""
-            return frames + self._recorded(list(merged)) if merged else frames
-        self._unrecorded += merged
+            return frames + self._recorded(brought) if brought else frames
+        self._unrecorded += brought
         num_new = sum(len(output.tokens) for _, output in self._unrecorded)
         if num_new < (RECORDED_TOKENS if self._is_recorded else 1):
             return b""

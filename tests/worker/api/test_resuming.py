@@ -74,14 +74,20 @@ def timeless(data: bytes) -> str:
     return re.sub(r'"(predicted_(per_)?[a-z_]+|eval_duration)":[0-9.]+', "", data.decode())
 
 
-async def reply(make: Callable[[], FakeEngine], path: str, body: dict[str, Any], earlier: bytes = b"") -> Told:
+async def reply(
+    make: Callable[[], FakeEngine],
+    path: str,
+    body: dict[str, Any],
+    earlier: bytes = b"",
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Told:
     engine, told = make(), Told()
     assert isinstance(engine.vocabulary, SpeakingVocabulary)
     speaks = engine.vocabulary.speaks(HERMES + CHATML)
     model = replace(ServedModel("tiny", engine, engine.vocabulary, template(HERMES + CHATML)), **speaks)
     job = READ[path](model, json.dumps(body).encode(), Envelope("r1", 1700000000, 7))
     assert isinstance(job, Job)
-    await Reply(model, job, told.write, clock=lambda: 0.0, earlier=earlier).run()
+    await Reply(model, job, told.write, clock=clock, earlier=earlier).run()
     return told
 
 
@@ -193,6 +199,27 @@ async def test_a_reproducible_answer_is_generated_again_and_what_was_told_is_lef
     rest = await reply(lambda: engine, path, body | {"reproducible": True}, whole.lines(3))
     assert engine.submitted[0].earlier is None
     assert whole.data(3) + rest.data() == whole.data()
+
+
+@pytest.mark.parametrize("text", ["Hexlo there", "He"])
+async def test_a_reproducible_answer_that_comes_out_otherwise_is_not_put_together_with_the_first_one(text: str) -> None:
+    path, body, texts = CASES["chat"]
+    whole = await reply(scripted(*texts), path, body | {"reproducible": True})
+    with pytest.raises(CannotResume, match="other last digits"):
+        await reply(scripted(text), path, body | {"reproducible": True}, whole.lines(6))
+
+
+async def test_tokens_behind_a_limit_of_time_are_not_told_as_what_the_client_has() -> None:
+    """The engine brings some more before it obeys; whoever goes on must write their text."""
+    engine = scripted("ab\ncdefgh")()
+    engine.finish = lambda *_: None  # type: ignore[method-assign]
+    body = {"prompt": "x", "stream": True, "t_max_predict_ms": 3000}
+    told = await reply(lambda: engine, "/completion", body, clock=itertools.count().__next__)
+    recorded = [
+        token for line in told.lines(99).splitlines() for one in json.loads(line) for token in one.get("token_ids", ())
+    ]
+    assert 2 < len(recorded) < 9
+    assert len(recorded) == told.end["usage"]["completion_tokens"]
 
 
 @pytest.mark.parametrize(
