@@ -34,6 +34,8 @@ class Keeper(Protocol):
 class KeptReply(Reply):
     """One reply, for a keeper. It never finds that its client is gone."""
 
+    _leaves_at_once = False
+
     def __init__(self, request: web.Request, dialect: Dialect, request_id: str, keeper: Keeper) -> None:
         super().__init__(request, dialect, request_id)
         self._keeper = keeper

@@ -37,6 +37,9 @@ class Reply:
     then on a failure is an event, and the end of the stream never looks like a finished answer.
     """
 
+    _leaves_at_once = True
+    """All that is written is on its way even if the wait for the client is broken off."""
+
     def __init__(
         self, request: web.Request, dialect: Dialect, request_id: str | None = None, *, max_stall_s: float | None = None
     ) -> None:
@@ -66,8 +69,8 @@ class Reply:
         Raises: ClientGone.
         """
         async with self._lock:
+            self._num_events += data.count(self._event_end)  # first: a wait for the client may be broken off
             await self._write(data)
-            self._num_events += data.count(self._event_end)
 
     async def send(self, content_type: str, body: bytes) -> web.StreamResponse:
         """Return the response that carries the whole answer at once."""
@@ -140,8 +143,10 @@ class Reply:
 
     async def _write(self, data: bytes) -> None:
         stream = await self._open()
-        self._is_at_event_end = data.endswith(self._event_end)
+        is_at_end = data.endswith(self._event_end)
+        self._is_at_event_end = is_at_end and self._leaves_at_once
         await self._sent(stream.write(data))
+        self._is_at_event_end = is_at_end
         self._wrote_at_s = asyncio.get_running_loop().time()
 
     async def _open(self) -> web.StreamResponse:

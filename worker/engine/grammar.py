@@ -85,6 +85,8 @@ class Matcher:
         self._mask = np.zeros((num_vocab + 31) // 32, dtype=np.int32)
         self._credit_s = BURST_S
         """Time of a processor that this answer may still take."""
+        self._is_behind = True
+        """No mask was asked for yet: tokens that are accepted now were chosen by another worker."""
 
     def allowed(self, drafts: Sequence[int]) -> list[Allowed]:
         """Return what may come next and behind each of `drafts`."""
@@ -103,13 +105,19 @@ class Matcher:
         return masks
 
     def _allowed_now(self) -> Allowed:
-        self._credit_s = min(self._credit_s + STEP_S, BURST_S)
+        self._is_behind = False
+        self._pay_in()
         self._do(self._matcher.unsafe_compute_mask_ptr, self._mask.ctypes.data, self._mask.nbytes)
         bits = np.unpackbits(self._mask.view(np.uint8), count=self._num_vocab, bitorder="little")
         return bits.view(np.bool_)
 
+    def _pay_in(self) -> None:
+        self._credit_s = min(self._credit_s + STEP_S, BURST_S)
+
     def accept(self, token: int) -> None:
         """The answer goes on with `token`."""
+        if self._is_behind:
+            self._pay_in()
         if not self._or_anew(lambda: self._do(self._matcher.consume_token, token)):
             raise ConstraintFailed("the model wrote what the grammar does not allow")
         self._taken.append(token)

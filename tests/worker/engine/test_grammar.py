@@ -274,16 +274,25 @@ def test_a_grammar_that_only_looks_costly_can_be_followed(name: str) -> None:
         matcher.accept(token)
 
 
+def take(cpu_s: float) -> None:
+    """Use a processor for so long."""
+    until_s = time.thread_time() + cpu_s
+    while time.thread_time() < until_s:
+        pass
+
+
 class Busy:
-    """A library that takes 20 ms of a processor for each mask."""
+    """A library that takes 20 ms of a processor for each mask, and 4 for each token."""
 
     num_masks = 0
 
     def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
         self.num_masks += 1
-        until_s = time.thread_time() + 0.02
-        while time.thread_time() < until_s:
-            pass
+        take(0.02)
+
+    def consume_token(self, token: int) -> bool:
+        take(0.004)
+        return True
 
     def is_error(self) -> bool:
         return False
@@ -300,6 +309,12 @@ def test_an_answer_ends_whose_grammar_takes_too_long_for_each_token() -> None:
     with pytest.raises(ConstraintFailed, match="too much time"):
         go_on()
     assert 2 <= busy.num_masks <= BURST_S / (0.02 - STEP_S) + 1, "only what is too much in the long run"
+
+
+def test_an_answer_that_goes_on_has_for_its_beginning_the_time_that_it_had_for_it() -> None:
+    matcher = Matcher(Busy(), 18)  # type: ignore[arg-type]
+    for _ in range(2 * round(BURST_S / 0.004)):
+        matcher.accept(1)
 
 
 class PanicException(BaseException):
