@@ -51,6 +51,7 @@ async def state(server: Served, model: str) -> str:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.slow
 async def test_idle_time_begins_when_the_last_answer_is_complete(server: Served) -> None:
     """A whole answer, a streamed one and a prompt that is read in silence: all take longer than the idle time."""
     pieces: dict[str, Any] = {"tokens": 10, "delay_s": BUSY_S / 9}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.support.event_reader import EventReader
 from tests.support.served import served
 
 
+@pytest.mark.slow
 async def test_server_is_followed_and_changed_over_http(tmp_path: Path) -> None:
     env = {"CORRAL_ALLOW_CONFIG_EDITS": "true"}
     async with served(tmp_path, {"a": {"fake": {"TOKENS": 3}}}, env=env) as server:

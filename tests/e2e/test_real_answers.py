@@ -43,6 +43,7 @@ async def test_greedy_answer_is_the_one_of_plain_llama_cpp(api: Api, words: Llam
     assert answer.text == b"".join(map(words.piece, expected)).decode()
 
 
+@pytest.mark.slow
 async def test_same_greedy_request_gives_the_same_text_twice(api: Api) -> None:
     first, second = [await api.chat("narrow", "Tell me a story about a red dog.", 32, **ALONE) for _ in range(2)]
     assert first.text == second.text

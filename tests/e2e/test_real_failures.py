@@ -94,6 +94,7 @@ async def test_file_that_cannot_be_loaded_fails_with_the_reason_and_harms_no_oth
 # --- unload -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_idle_model_is_unloaded_and_its_process_ends(api: Api) -> None:
     await api.complete("cold", "One", 1)
     (pid,) = api.server.worker_pids("cold")

@@ -49,6 +49,7 @@ async def create(client: openai.AsyncOpenAI, input_: Any, model: str = "tiny", *
     return strict_response(json.loads(raw.content))
 
 
+@pytest.mark.slow
 async def test_a_conversation_goes_on_after_its_worker_is_gone_and_on_another_model(
     client: openai.AsyncOpenAI, server: RealServer
 ) -> None:

@@ -115,6 +115,7 @@ async def test_a_model_that_loads_is_no_victim_and_serves_whom_it_was_loaded_for
     assert at(server, "request", "first") < at(server, "started", "pressing")
 
 
+@pytest.mark.slow
 async def test_steady_traffic_keeps_another_model_out_no_longer_than_it_allows(server: Served) -> None:
     statuses: list[int] = []
     is_over = asyncio.Event()

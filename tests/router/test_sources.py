@@ -196,6 +196,7 @@ async def test_offline_mode_uses_what_is_here(hub: FakeHub, store: ModelStore, t
     assert await offline.fetch(HUB_FILE, tmp_path, lambda progress: None) == path
 
 
+@pytest.mark.slow
 async def test_silence_is_ended_with_a_reason(hub: FakeHub, tmp_path: Path) -> None:
     hub.gate.clear()
     store = ModelStore(tmp_path / "cache", stall_timeout_s=1.5)

@@ -274,6 +274,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_spares_of_a_killed_router_exit_by_themselves(tmp_path: Path) -> None:
     code = ROUTER.format(root=str(Path(__file__).parents[2]), folder=str(tmp_path))
     router = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)

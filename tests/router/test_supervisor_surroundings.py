@@ -319,7 +319,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 def test_workers_of_a_killed_router_exit_by_themselves(world_files: World, loop: str) -> None:
     world = world_files
     world.model()

@@ -39,6 +39,7 @@ async def test_a_worker_calibrates_once_and_its_successor_knows(tiny: Path, tmp_
     assert len(files()) == 1
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_calibrating_leaves_when_it_is_told(tiny: Path, tmp_path: Path) -> None:
     slow = "from worker.engine import calibrator; calibrator.passes = lambda options, rows: [('off', 8)] * 10**6"
     slow += "; from worker.engine import calibration; calibration.BUDGET_S = 10**6"

@@ -82,6 +82,7 @@ async def test_the_next_worker_goes_on_where_this_one_was_told_to_leave(
 
 
 @pytest.mark.parametrize("end", [kill, part_from_router])
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_or_loses_its_router_keeps_nothing(
     tiny: Path, tmp_path: Path, end: Callable[[Process], None]
 ) -> None:
@@ -101,6 +102,7 @@ async def test_a_full_disk_keeps_no_worker_from_leaving_and_nothing_half_behind(
     assert kept(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_nothing_is_written_unless_it_is_wanted_and_what_was_written_goes(tiny: Path, tmp_path: Path) -> None:
     await one_life(tiny, tmp_path)
     assert len(kept(tmp_path)) == 1
@@ -110,6 +112,7 @@ async def test_nothing_is_written_unless_it_is_wanted_and_what_was_written_goes(
     assert "1 prompts of earlier times were removed" in words
 
 
+@pytest.mark.slow
 async def test_cells_of_another_type_or_of_another_file_are_not_reused(tiny: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     shutil.copy(tiny, model)
@@ -123,6 +126,7 @@ async def test_cells_of_another_type_or_of_another_file_are_not_reused(tiny: Pat
     assert "1 removed that are not of this model as it is now" in words
 
 
+@pytest.mark.slow
 async def test_an_adapter_that_was_exchanged_makes_earlier_prompts_worthless(tiny: Path, tmp_path: Path) -> None:
     lora, folder = tmp_path / "lora.gguf", tmp_path / "prompts"
     write_tiny_lora(lora, seed=1, embedding=128)

@@ -249,6 +249,7 @@ def test_every_answer_is_the_one_it_would_be_alone() -> None:
     run_state_machine_as_test(EngineMachine, settings=SETTINGS)
 
 
+@pytest.mark.slow
 def test_the_property_test_notices_a_single_wrongly_shared_cell() -> None:
     right = kv_store.common_prefix
 
@@ -260,12 +261,14 @@ def test_the_property_test_notices_a_single_wrongly_shared_cell() -> None:
         run_state_machine_as_test(EngineMachine, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_the_property_test_notices_cells_of_other_adapters() -> None:
     salt_alone = property(lambda sequence: sequence.request.cache_salt)
     with mock.patch.object(TokenSequence, "cache_key", salt_alone), pytest.raises(AssertionError):
         run_state_machine_as_test(EngineMachine, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_the_property_test_notices_a_pass_with_other_adapters() -> None:
     right = AdapterTurns.choose
 

@@ -48,6 +48,7 @@ async def test_twenty_runs_in_different_company_give_one_answer(company: Company
     assert {pick.logprob is not None for _, picks in runs for pick in picks} == {True}
 
 
+@pytest.mark.slow
 async def test_other_requests_do_depend_on_their_company(company: Company) -> None:
     """The company of the test above makes a difference."""
     plain = GenerationRequest(PROMPT, 24, SAMPLED, num_logprobs=2)

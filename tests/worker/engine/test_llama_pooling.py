@@ -132,6 +132,7 @@ def test_encoder_is_no_backend_that_generates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flash_attn", ["auto", "off"])
+@pytest.mark.slow
 def test_text_as_long_as_a_long_context_is_read(opened: Open, tmp_path: Path, flash_attn: str) -> None:
     model = write_tiny_bert(tmp_path / "long.gguf", trained_context=3000, num_layers=1)
     passes = opened(model.path, context=8192, flash_attn=flash_attn).pooled

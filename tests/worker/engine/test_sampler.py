@@ -138,6 +138,7 @@ def test_equal_logits_are_cut_to_the_asked_number() -> None:
     [{"temperature": 1.1}, {"top_k": 150}, {"top_p": 0.98}, {"min_p": 0.03}, {"logit_bias": ((144, 0.3), (24, 0.3))}],
     ids=str,
 )
+@pytest.mark.slow
 def test_the_comparison_notices_a_small_fault(wrong: dict[str, Any]) -> None:
     row = logits(200, scale=1.0)
     assert deviation(draw(replace(PLAIN, **wrong), row, 20_000), chain_distribution(row, PLAIN)) > 4.0
