@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from worker.api.fields import Fields, Whole
+from worker.api.fields import FIRST_ONLY, Fields, Whole
 from worker.api.format_fields import read_response_format
 from worker.api.json_schemas import ANY_OBJECT, NULL, TEXT, any_of, list_of, object_of
 from worker.api.output_format import OutputFormat
@@ -94,9 +94,9 @@ class PromptFields(Fields):
     system: Annotated[str | list[Any] | None, WithJsonSchema(any_of(_SYSTEM, NULL))] = Field(
         None, description="a text or a list of text blocks"
     )
-    tools: Annotated[list[dict[str, Any]] | None, WithJsonSchema(any_of(list_of(_TOOL), NULL))] = Field(
-        None, description="a list of objects"
-    )
+    tools: Annotated[
+        Annotated[list[dict[str, Any]], FIRST_ONLY] | None, WithJsonSchema(any_of(list_of(_TOOL), NULL))
+    ] = Field(None, description="a list of objects")
     tool_choice: ToolChoice | None = Field(None, description="an object with a `type`")
     thinking: Thinking | None = Field(None, description="an object with a `type`")
     output_config: OutputConfig | None = Field(None, description="an object")
@@ -124,11 +124,14 @@ class PromptFields(Fields):
         return None if said is None or said.type == "disabled" else said.budget_tokens
 
 
+_StopSequence = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+
+
 class MessageFields(PromptFields, SamplingFields):
     """The body of a request for a message."""
 
     max_tokens: Whole = Field(ge=0, description="an integer of at least 0")
-    stop_sequences: list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]] | None = Field(
+    stop_sequences: Annotated[list[_StopSequence], FIRST_ONLY] | None = Field(
         None,
         max_length=MAX_STOP_STRINGS,
         description=f"a list of at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters",

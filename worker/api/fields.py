@@ -6,10 +6,11 @@ Owns the base of every body's model. Must not know any field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from worker.api.refusals import show
 from worker.errors import RequestError, UnsupportedParameter
@@ -34,6 +35,16 @@ def unsupported(message: str) -> PydanticCustomError:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstOnly:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast(CoreSchema, {**handler(source), "fail_fast": True})
+
+
+FIRST_ONLY = _FirstOnly()
+"""Of a list: it is looked at up to its first wrong entry. Millions of wrong ones would be millions of errors."""
 
 
 class Fields(BaseModel):

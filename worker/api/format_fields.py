@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, WithJsonSchema
 
-from worker.api.fields import Fields
+from worker.api.fields import FIRST_ONLY, Fields
 from worker.api.json_schemas import NULL, TEXT, any_of, list_of
 from worker.api.output_format import (
     OutputFormat,
@@ -44,16 +44,16 @@ class FormatFields(Fields):
     )
     grammar: str | None = Field(None, description="a grammar in GBNF")
     regex: str | None = Field(None, description="a regular expression")
-    choice: Annotated[list[str] | None, WithJsonSchema(any_of(list_of(TEXT, minItems=1), NULL))] = Field(
-        None, description="a list of texts"
-    )
+    choice: Annotated[
+        Annotated[list[str], FIRST_ONLY] | None, WithJsonSchema(any_of(list_of(TEXT, minItems=1), NULL))
+    ] = Field(None, description="a list of texts")
     lark: str | None = Field(None, description="a grammar in Lark's notation")
     ebnf: str | None = Field(None, description="a grammar in GBNF")
     guided_json: Annotated[dict[str, Any] | bool | str | None, WithJsonSchema(any_of(_SCHEMA, TEXT, NULL))] = Field(
         None, description="a JSON schema"
     )
     guided_regex: str | None = Field(None, description="a regular expression")
-    guided_choice: list[str] | None = Field(None, description="a list of texts")
+    guided_choice: Annotated[list[str], FIRST_ONLY] | None = Field(None, description="a list of texts")
     guided_grammar: str | None = Field(None, description="a grammar in GBNF or in Lark's notation")
     structured_outputs: dict[str, Any] | None = Field(
         None, description="an object with one of `json`, `regex`, `choice`, `grammar`, `json_object`"

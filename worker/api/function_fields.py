@@ -6,11 +6,11 @@ Must not know messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from worker.api.fields import Fields
+from worker.api.fields import FIRST_ONLY, Fields
 from worker.api.refusals import show
 from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
 from worker.chat.tool_calls.tools import Demand
@@ -22,10 +22,10 @@ _DEMANDS = {"none": Demand.NONE, "auto": Demand.AUTO, "required": Demand.REQUIRE
 class ToolFields(Fields):
     """What chat calls it. None = not said."""
 
-    tools: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    tools: Annotated[list[dict[str, Any]], FIRST_ONLY] | None = Field(None, description="a list of objects")
     tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
     parallel_tool_calls: bool | None = Field(None, description="true or false")
-    functions: list[dict[str, Any]] | None = Field(None, description="a list of objects")
+    functions: Annotated[list[dict[str, Any]], FIRST_ONLY] | None = Field(None, description="a list of objects")
     function_call: str | dict[str, Any] | None = Field(None, description="a string or an object")
 
     def read_tools(self) -> OfferedTools:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from worker.api.answer_wishes import AnswerWishes
 from worker.api.body import read_object
 from worker.api.chat_prompt import ChatPrompt, Conversation, make_chat_prompt
 from worker.api.engine_requests import held_to, make_requests
-from worker.api.fields import Whole
+from worker.api.fields import FIRST_ONLY, Whole
 from worker.api.fim_prompt import Gap, fim_prompt
 from worker.api.logprobs import chat_logprobs
 from worker.api.ollama_fields import (
@@ -45,7 +45,7 @@ class OllamaGenerateFields(OllamaGenerationFields):
     suffix: str | None = Field(None, description="a string")
     system: str | None = Field(None, description="a string")
     raw: bool | None = Field(None, description="true or false")
-    context: list[Whole] | None = Field(None, description="a list of token ids")
+    context: Annotated[list[Whole], FIRST_ONLY] | None = Field(None, description="a list of token ids")
 
 
 def read_ollama_generate(model: ServedModel, body: bytes, envelope: Envelope) -> Job:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from worker.api.fields import Fields, Whole, one_of, unsupported, wrong
+from worker.api.fields import FIRST_ONLY, Fields, Whole, one_of, unsupported, wrong
 from worker.api.format_fields import read_response_format
 from worker.api.function_fields import read_choice
 from worker.api.json_schemas import NULL, TEXT, any_of, list_of
@@ -125,7 +125,7 @@ class CountFields(Fields):
     )
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, description="a string")
-    tools: list[FunctionTool] | None = Field(None, description="a list of functions")
+    tools: Annotated[list[FunctionTool], FIRST_ONLY] | None = Field(None, description="a list of functions")
     tool_choice: str | dict[str, Any] | None = Field(None, description="a string or an object")
     parallel_tool_calls: bool | None = Field(None, description="true or false")
     reasoning: Reasoning | None = Field(None, description="an object")

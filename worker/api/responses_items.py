@@ -91,7 +91,6 @@ def read_input(value: str | Sequence[Any], request_id: str, history: Sequence[It
                 f"'{path}.call_id' is {show(item['call_id'])}, but there is no function call of this id before it.",
                 param=f"{path}.call_id",
             )
-        known[item["id"]] = item
         items.append(item)
     return items
 
@@ -128,6 +127,8 @@ def to_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[st
         _add_to_turn(turn, item)
     for message in messages:
         message.pop("said", None)
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "".join(message["reasoning_content"])
     return messages
 
 
@@ -157,7 +158,7 @@ def _unseal(sealed: str, path: str) -> str:
 # --- from clients ---------------------------------------------------------------------------------------
 
 
-def _item(raw: Mapping[str, Any], path: str, suffix: str, known: Mapping[str, Item]) -> Item:
+def _item(raw: Mapping[str, Any], path: str, suffix: str, known: dict[str, Item]) -> Item:
     kind = raw.get("type")
     if kind is None:
         kind = "message" if "role" in raw else "item_reference" if "id" in raw else None
@@ -189,10 +190,10 @@ def _item(raw: Mapping[str, Any], path: str, suffix: str, known: Mapping[str, It
             if wanted not in known:
                 raise RequestError(
                     f"'{path}.id': there is no item {show(wanted)} in this conversation. Only items of the response "
-                    "that 'previous_response_id' names can be referred to; send the item itself.",
+                    "that 'previous_response_id' names can be referred to, each once; send the item itself.",
                     param=f"{path}.id",
                 )
-            return known[wanted]
+            return known.pop(wanted)  # once: a reference of a few bytes may stand for a long text
         case None:
             raise RequestError(
                 f"'{path}' has no 'type': it must be a message, a function_call, a function_call_output, a reasoning "
@@ -311,7 +312,7 @@ def _add_to_turn(turn: dict[str, Any], item: Item) -> None:
     match item["type"]:
         case "reasoning":
             text = "\n".join(part["text"] for part in item["content"])
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+            turn.setdefault("reasoning_content", []).append(text)
         case "function_call":
             function = {"name": item["name"], "arguments": item["arguments"]}
             turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})

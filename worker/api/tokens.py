@@ -12,7 +12,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from worker.api.body import read_object
 from worker.api.chat_prompt import MESSAGES, Conversation, continues_last, render
-from worker.api.fields import Fields, Whole, read_fields, wrong
+from worker.api.fields import FIRST_ONLY, Fields, Whole, read_fields, wrong
 from worker.api.function_fields import ToolFields
 from worker.api.json_schemas import TEXT, any_of, list_of
 from worker.api.llama_prompts import mixed_tokens
@@ -51,7 +51,7 @@ class TokenizeFields(Fields):
 class DetokenizeFields(Fields):
     """The body of a request to `/detokenize`."""
 
-    tokens: list[Whole] = Field(description="a list of token ids")
+    tokens: Annotated[list[Whole], FIRST_ONLY] = Field(description="a list of token ids")
 
 
 class ApplyTemplateFields(ToolFields, ThoughtFields):

@@ -53,16 +53,16 @@ def merge_for_template(turns: Sequence[Turn]) -> list[Turn]:
     blank line.
     """
     system = [turn for turn in turns if turn["role"] == "system"]
-    merged: list[Turn] = [_joined(system)] if system else []
+    runs: list[list[Turn]] = [system] if system else []
     for turn in turns:
         if turn["role"] == "system":
             continue
-        last = merged[-1] if merged else None
+        last = runs[-1][-1] if runs else None
         if last is not None and _is_mergeable(last) and _is_mergeable(turn) and last["role"] == turn["role"]:
-            merged[-1] = _joined([last, turn])
+            runs[-1].append(turn)
         else:
-            merged.append(turn)
-    return merged
+            runs.append([turn])
+    return [run[0] if len(run) == 1 and run is not system else _joined(run) for run in runs]
 
 
 def without_system(turns: Sequence[Turn]) -> list[Turn]:

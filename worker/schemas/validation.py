@@ -12,6 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any, Final
 
@@ -28,11 +29,13 @@ MAX_KEYWORDS: Final = 100_000
 PER_MATCH: Final = 10
 """What one pattern on one text counts for: an automaton that was not kept is built in a quarter of a millisecond."""
 MAX_PYTHON_STEPS: Final = 10_000_000
+"""Of all matches of one check that Python has to do, each as many as it may take at most: under a tenth of a second."""
 MAX_DEPTH: Final = 120
 """Keywords inside each other. Each takes up to six of Python's frames, of which there are 1,000; beyond those a library
 in Rust (`rpds`) that compares keys for `referencing` does not raise a RecursionError but panics."""
 
 _Check = Callable[..., Iterator[ValidationError]]
+_steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
 
 class GivenUp(Exception):
@@ -44,6 +47,7 @@ def first_error(schema: Any, value: Any) -> tuple[str, str] | None:
 
     A schema that is a mistake may also end in a TypeError, ArithmeticError, RecursionError or re.error.
     """
+    _steps_left.set([MAX_PYTHON_STEPS])
     default = validator_for(schema if isinstance(schema, dict) else {}, default=Draft202012Validator)
     error = next(_bounded(default)(schema, registry=REGISTRY).iter_errors(value), None)
     return None if error is None else (error.json_path, error.message)
@@ -160,14 +164,21 @@ def _found(pattern: Any, text: str) -> bool | None:
         return None
     if (found := matches(pattern, text)) is not None:
         return found
-    if (num_loops := _loops(pattern)) is None or (len(text) + 1) ** (num_loops + 1) > MAX_PYTHON_STEPS:
+    if (num_loops := _loops(pattern)) is None:
         return None
+    num_steps, left = (len(text) + 1) ** (num_loops + 1), _steps_left.get()
+    if num_steps > left[0]:
+        return None
+    left[0] -= num_steps
     return re.search(pattern, text) is not None
 
 
 @functools.lru_cache(maxsize=256)
 def _loops(pattern: str) -> int | None:
-    """Return how many repetitions and choices `pattern` has; None where one stands inside a repetition."""
+    """Return how many repetitions and choices `pattern` has; None where one stands inside a repetition, or may follow
+    what another group has found."""
+    if re.search(r"\\[1-9]|\(\?P=|\(\?\(", pattern):
+        return None
     plain = re.sub(r"\[\^?\]?[^\]]*\]", "c", re.sub(r"\\.", "c", pattern)).replace("(?", "(")
     try:
         re.compile(pattern)

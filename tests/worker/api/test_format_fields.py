@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -230,3 +231,10 @@ def test_digits_and_word_characters_of_patterns_are_those_of_ascii(pattern: str,
     rust = re.compile(written.strip("/"))
     assert rust.fullmatch(held)
     assert not rust.fullmatch(refused)
+
+
+def test_a_long_list_of_wrong_entries_is_looked_at_up_to_the_first() -> None:
+    started_s = time.process_time()
+    with pytest.raises(RequestError, match=r"guided_choice\[0\]"):
+        read_fields(FormatFields, {"guided_choice": [1] * 1_000_000})
+    assert time.process_time() - started_s < 1.0

@@ -138,6 +138,23 @@ def test_a_reference_becomes_the_item_that_it_names() -> None:
         assert read_input([reference], "r1", history) == history
 
 
+def test_a_long_item_is_not_made_many_by_references_to_it() -> None:
+    history = read_input([{"role": "user", "content": "long", "id": "msg_9"}], "r0")
+    reference = {"type": "item_reference", "id": "msg_9"}
+    with pytest.raises(RequestError, match="each once"):
+        read_input([reference, reference], "r1", history)
+    with pytest.raises(RequestError, match="each once"):
+        read_input([{"role": "user", "content": "long", "id": "msg_8"}, reference | {"id": "msg_8"}], "r1")
+
+
+def test_thoughts_one_after_another_are_one_text() -> None:
+    thoughts = [
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]} for text in "abc"
+    ]
+    (message,) = messages(thoughts)
+    assert message["reasoning_content"] == "abc"
+
+
 def test_sealed_reasoning_comes_back_as_it_was() -> None:
     text = "hm \N{GRINNING FACE}"
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": seal(text)}

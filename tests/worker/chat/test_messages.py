@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -225,3 +226,11 @@ def test_a_call_id_that_is_no_string_is_refused_by_name(call_id: Any) -> None:
     with pytest.raises(TemplateError) as caught:
         normalize_messages([{"role": "tool", "content": "x", "tool_call_id": call_id}])
     assert caught.value.param == "messages[0].tool_call_id"
+
+
+def test_thousands_of_messages_in_a_row_are_joined_once() -> None:
+    given = turns(*[("user", "x" * 300)] * 20_000)
+    started_s = time.process_time()
+    (joined,) = merge_for_template(given)
+    assert time.process_time() - started_s < 2.0
+    assert len(joined["content"]) == 20_000 * 302 - 2

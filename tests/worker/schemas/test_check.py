@@ -91,6 +91,14 @@ def test_no_pattern_takes_longer_than_a_moment(pattern: str) -> None:
     assert process_time() - started < 2.0
 
 
+@pytest.mark.parametrize("pattern", [r"(a*)(a*)\1\2c", r"(?=a)\w*\w*\W"])
+def test_thousands_of_slow_patterns_take_no_longer_than_one(pattern: str) -> None:
+    schema = {"allOf": [{"not": {"pattern": pattern}}] * 2000}
+    started = process_time()
+    problem_of(schema, json.dumps("a" * 213))
+    assert process_time() - started < 2.0
+
+
 def test_a_pattern_that_cannot_be_run_in_time_is_not_checked() -> None:
     assert problem_of({"pattern": "^(?=b)(a+)+$"}, '"a"') is None
 
