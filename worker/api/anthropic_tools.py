@@ -11,7 +11,7 @@ from typing import Any
 from worker.api.anthropic_fields import ToolChoice
 from worker.api.function_fields import read_strict
 from worker.api.refusals import show
-from worker.api.tool_fields import NO_TOOLS, OfferedTools, choose_tools, make_tool
+from worker.api.tool_fields import NO_TOOLS, OfferedTools, check_num_tools, choose_tools, make_tool
 from worker.chat.tool_calls.tools import NO_PARAMETERS, Demand, Tool
 from worker.errors import RequestError, UnsupportedParameter
 
@@ -33,6 +33,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None, choice: ToolChoice | N
                 "'tool_choice.name' is missing: with the type \"tool\" it must name the tool.", param="tool_choice.name"
             )
         only = [choice.name]
+    check_num_tools(len(tools or ()))
     made = [_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
     is_parallel = choice is None or not choice.disable_parallel_tool_use
     return choose_tools(made, demand, only=only, is_parallel=is_parallel)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from worker.api.fields import FIRST_ONLY, Fields
 from worker.api.refusals import show
-from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
+from worker.api.tool_fields import OfferedTools, check_num_tools, choose_tools, make_tool
 from worker.chat.tool_calls.tools import Demand
 from worker.errors import RequestError, UnsupportedParameter
 
@@ -36,6 +36,7 @@ class ToolFields(Fields):
             raise RequestError(
                 "'tool_choice' and 'function_call' both choose tools. Set only 'tool_choice'.", param="function_call"
             )
+        check_num_tools(len(self.shown_tools), self.tools_param)
         made = []
         for index, tool in enumerate(self.shown_tools):
             place = f"tools[{index}].function" if self.tools else f"functions[{index}]"

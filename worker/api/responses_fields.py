@@ -22,7 +22,7 @@ from worker.api.sampling_fields import SamplingFields
 from worker.api.stream_options import StreamOptions
 from worker.api.thinking import Thinking
 from worker.api.thought_fields import BudgetFields
-from worker.api.tool_fields import OfferedTools, choose_tools, make_tool
+from worker.api.tool_fields import OfferedTools, check_num_tools, choose_tools, make_tool
 from worker.errors import RequestError
 
 SEALED = "reasoning.encrypted_content"
@@ -158,6 +158,7 @@ class CountFields(Fields):
 
     def read_tools(self) -> OfferedTools:
         """Return what is offered and demanded. Raises: RequestError naming the field."""
+        check_num_tools(len(self.tools or ()))
         made = [
             make_tool(
                 tool.name,

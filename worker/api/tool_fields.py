@@ -31,6 +31,12 @@ class OfferedTools:
 NO_TOOLS = OfferedTools(Tools())
 
 
+def check_num_tools(num: int, param: str = "tools") -> None:
+    """Return if so many may be offered; each costs time until it is made. Raises: RequestError."""
+    if num > MAX_TOOLS:
+        raise RequestError(f"'{param}' has {num} tools, but at most {MAX_TOOLS} are allowed.", param=param)
+
+
 def make_tool(
     name: Any, description: Any, schema: Any, *, is_strict: bool, place: str, schema_place: str
 ) -> tuple[Tool, tuple[str, ...]]:
@@ -70,13 +76,10 @@ def choose_tools(
     """Return what may and must be called; `only` are the names that the choice leaves. One that must be called by its
     name is called once.
 
-    Raises: RequestError for two tools of one name, for names that are not offered, and for a demand without tools.
+    Raises: RequestError for two tools of one name, for names that are not offered, and for a demand without tools. That
+    they are not too many `check_num_tools` has seen to, before any was made.
     """
     names = [tool.name for tool, _ in made]
-    if len(names) > MAX_TOOLS:
-        raise RequestError(
-            f"'{tools_param}' has {len(names)} tools, but at most {MAX_TOOLS} are allowed.", param=tools_param
-        )
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RequestError(f"'{tools_param}' has more than one tool with the name {twice!r}.", param=tools_param)
     unknown = next((name for name in only or () if name not in names), None)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from worker.api.anthropic_tools import read_tools
+from worker.api.fields import read_fields
+from worker.api.function_fields import ToolFields
+from worker.api.responses_fields import ResponsesFields
 from worker.api.tool_fields import MAX_TOOLS, NO_TOOLS, OfferedTools, choose_tools, make_tool
 from worker.chat.tool_calls.tools import NO_PARAMETERS, Demand, Tool
 from worker.errors import RequestError, UnsupportedParameter
@@ -108,7 +113,6 @@ def test_only_what_is_left_is_told_as_relaxed() -> None:
         ([], {"demand": Demand.REQUIRED}, "tool_choice", "demands a call, but 'tools' offers no tool"),
         (["f"], {"demand": Demand.REQUIRED, "only": []}, "tool_choice", "demands a call, but it allows no tool"),
         (["f", "f"], {"tools_param": "functions"}, "functions", "'functions'"),
-        ([str(number) for number in range(MAX_TOOLS + 1)], {}, "tools", f"at most {MAX_TOOLS}"),
     ],
 )
 def test_a_choice_that_cannot_be_is_refused(names: list[str], options: Any, param: str, words: str) -> None:
@@ -116,3 +120,16 @@ def test_a_choice_that_cannot_be_is_refused(names: list[str], options: Any, para
         offered(*names, **options)
     assert caught.value.param == param
     assert words in caught.value.message
+
+
+def test_too_many_tools_are_refused_before_any_is_looked_at() -> None:
+    too_many: list[dict[str, Any]] = [{"type": "function", "function": {"name": "!"}}] * (MAX_TOOLS + 1)
+    reads: list[Callable[[], object]] = [
+        read_fields(ToolFields, {"tools": too_many}).read_tools,
+        lambda: read_tools(too_many, None),
+        read_fields(ResponsesFields, {"input": "x", "tools": [{"type": "function", "name": "!"}] * 600}).read_tools,
+    ]
+    for read in reads:
+        with pytest.raises(RequestError, match=f"at most {MAX_TOOLS}") as caught:
+            read()
+        assert caught.value.param == "tools"
