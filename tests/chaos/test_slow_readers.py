@@ -133,6 +133,7 @@ async def _check_held(field: Arena, api: Api, before: Standing) -> None:
         assert grown < MAX_GROWTH_BYTES, f"the worker of {model} has {grown / 2**20:.0f} MiB more"
 
 
+@in_full_only  # the short form has a hundred of them before a stub
 async def test_clients_that_do_not_read_are_cut_off_and_cost_no_other_request(tmp_path: Path, table: Table) -> None:
     """With real workers, whose engine waits for nobody."""
     num = rounds(20, 4)

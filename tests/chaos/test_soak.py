@@ -1,6 +1,6 @@
 """Mixed traffic for a long time, while a worker is killed every ten seconds: no client notices.
 
-`CHAOS_SOAK_S` is how long: 1200 in `make chaos`, 25 in the short form, 300 otherwise.
+`CHAOS_SOAK_S` is how long: 1200 in `make chaos`, 20 in the short form, 300 otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.chaos.table import Table
 
 pytestmark = pytest.mark.chaos
 
-SOAK_S = float(os.environ.get("CHAOS_SOAK_S") or 0) or rounds(300, 25)
+SOAK_S = float(os.environ.get("CHAOS_SOAK_S") or 0) or rounds(300, 20)
 KILL_EVERY_S = 10.0
 TELL_EVERY_S = 60.0
 
